@@ -106,6 +106,16 @@ impl Context<'_> {
             .hint(format!("{check}{created}")))
     }
 
+    /// The file that the store is, if it is not there.
+    pub(crate) fn missing_file(&self) -> Option<&Path> {
+        match &self.settings.store {
+            StorePlace::Named(path) | StorePlace::Usual(path) => {
+                Some(path.as_path()).filter(|path| !path.exists())
+            }
+            StorePlace::Memory | StorePlace::Dynamo(_) => None,
+        }
+    }
+
     /// A command line on the same store, in backquotes.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         self.settings.again.command(words)

@@ -1,15 +1,22 @@
 //! Making the changes of a plan. What is about to be managed is written down first, so that an
-//! apply that is killed half way is known, and finished, by the next one.
+//! apply that is killed half way is known, and finished, by the next one. Before every change the
+//! mark of this apply is looked at: one that another has taken over stops.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
+use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt as _};
+use zae_limiter::store::{Entropy, SystemEntropy};
 use zae_limiter::{
-    EntityId, EntityUpdate, Error, ErrorKind, Flag, LimitsChange, NewEntity, RateLimiter,
-    StoreErrorKind,
+    Clock, EntityId, EntityUpdate, Error, ErrorKind, Flag, LimitsChange, NewEntity, RateLimiter,
+    StoreError, StoreErrorKind, SystemClock,
 };
 
+use crate::hold::{Details, Hold, Look, Stop};
 use crate::manifest::{EntitySpec, Place};
+use crate::mark::{Mark, Watched, cut, watch};
 use crate::plan::{Change, Plan, Sign};
 
 /// Changes that are under way at once. More would only wait for each other: every change of a
@@ -22,20 +29,54 @@ const TRIES_MAX: u32 = 5;
 /// The longest reason, in bytes.
 pub(crate) const REASON_BYTES_MAX: usize = 1024;
 
+/// What to do about an apply that has begun and not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Over {
+    /// Watch whether it is still at work ([`watch`]), and go on from there if it is not.
+    #[default]
+    Watch,
+    /// Go on from there at once. The caller knows that it is gone, or wants it to stop. Refused if
+    /// it has given a sign of life since the plan was made.
+    Now,
+}
+
 /// How to apply.
-#[derive(Default)]
 pub struct Apply<'a> {
     /// Why, for the audit log.
     pub reason: Option<String>,
     /// Called after each change, with how many are made and how many there are.
     pub progress: Option<&'a (dyn Fn(usize, usize) + Send + Sync)>,
+    /// Who applies, in words for others who come in between: a person, a machine, a pipeline.
+    pub who: String,
+    /// The process that applies, in words that a program on the same machine understands.
+    pub process: Option<String>,
+    /// What to do about another one who has not ended.
+    pub over: Over,
+    /// The clock of signs of life.
+    pub clock: Arc<dyn Clock>,
+    /// What tells two applies apart.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl Default for Apply<'_> {
+    fn default() -> Self {
+        Apply {
+            reason: None,
+            progress: None,
+            who: "a program".to_owned(),
+            process: None,
+            over: Over::default(),
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(SystemEntropy),
+        }
+    }
 }
 
 impl Apply<'_> {
     /// With a reason, and without progress.
     #[must_use]
     pub fn because(reason: impl Into<String>) -> Apply<'static> {
-        Apply { reason: Some(reason.into()), progress: None }
+        Apply { reason: Some(reason.into()), ..Apply::default() }
     }
 }
 
@@ -50,7 +91,6 @@ pub struct Applied {
 
 /// An apply that ended early. What it has changed stays; applying again goes on.
 #[derive(Debug, thiserror::Error)]
-#[error("{made} of {total} changes were made, then {}: {source}", .at.as_deref().unwrap_or("the store failed"))]
 pub struct ApplyError {
     /// Changes that were made.
     pub made: usize,
@@ -58,8 +98,61 @@ pub struct ApplyError {
     pub total: usize,
     /// The change that failed; `None` before the first and after the last.
     pub at: Option<String>,
-    /// What the store says.
+    /// The apply that is at work: before the first change, this one was refused; after it, this one
+    /// was taken for gone and has stopped.
+    pub other: Option<Mark>,
+    /// Another apply is the reason, whether or not its mark is known.
+    pub overlaps: bool,
+    /// What the store says; a `Conflict` when another apply is the reason.
     pub source: Error,
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ApplyError { made, total, at, source, .. } = self;
+        // An error of the store begins with the name of an operation, for programmers.
+        let said = match source {
+            Error::Store(error) => error.message().to_owned(),
+            other => other.to_string(),
+        };
+        match at {
+            _ if self.overlaps => f.write_str(&said),
+            Some(at) => write!(f, "{made} of {total} changes were made, then {at}: {said}"),
+            None if *made == 0 => write!(f, "no change was made: {said}"),
+            None => write!(
+                f,
+                "{made} of {total} changes were made, and then it could not be written down what is \
+                 managed: {said}"
+            ),
+        }
+    }
+}
+
+impl ApplyError {
+    fn new(made: usize, total: usize, at: Option<&Change>, stop: Stop) -> ApplyError {
+        let conflict = |message: String| {
+            Error::from(StoreError::new(StoreErrorKind::Conflict, "limits_apply", message))
+        };
+        let overlaps = !matches!(stop, Stop::Failed(_));
+        let (other, source) = match stop {
+            Stop::Failed(error) => (None, error),
+            Stop::Held(mark) => {
+                let message =
+                    format!("another apply is at work: {}; nothing was changed", mark.in_words());
+                (Some(mark), conflict(message))
+            }
+            Stop::Lost(mark) => {
+                let by = mark.as_ref().map(|mark| format!(", by {}", mark.in_words()));
+                let message = format!(
+                    "this apply was taken for gone and its work taken over{}; it has stopped after \
+                     {made} of {total} changes",
+                    by.unwrap_or_default()
+                );
+                (mark, conflict(message))
+            }
+        };
+        ApplyError { made, total, at: at.map(ToString::to_string), other, overlaps, source }
+    }
 }
 
 /// Makes the changes of a plan, and remembers what is managed then. A plan that changes nothing
@@ -67,7 +160,10 @@ pub struct ApplyError {
 ///
 /// The order: limits from the system down, flags that disable, entities with parents first, other
 /// flags, and last what is removed. A level that somebody else has changed since the plan was made
-/// ends the apply with `Conflict`.
+/// ends the apply with `Conflict`, and so does another apply that is at work.
+///
+/// Cost: one write before and one after the changes, one read before each of them, and a write every
+/// ten seconds, as a sign of life.
 pub async fn apply(
     limiter: &RateLimiter,
     plan: &Plan,
@@ -78,50 +174,89 @@ pub async fn apply(
         return Ok(applied);
     }
     let total = plan.changes.len();
-    let failed = |made: usize, at: Option<&Change>, source: Error| ApplyError {
-        made,
-        total,
-        at: at.map(ToString::to_string),
-        source,
-    };
-    let mut managed = plan.before.with(&plan.after);
-    let begun = details(plan, how, "begun");
-    managed.store(limiter, true, &begun).await.map_err(|error| failed(0, None, error))?;
+    if plan.held().is_some() && how.over == Over::Watch {
+        let watched = watch(limiter, plan, &*how.clock).await;
+        let stop = match watched {
+            Ok(Watched::AtWork(mark)) => Some(Stop::Held(mark)),
+            // One that has ended has left another version, which is found out by the first write.
+            Ok(Watched::Gone | Watched::Ended) => None,
+            Err(error) => Some(Stop::Failed(error)),
+        };
+        if let Some(stop) = stop {
+            return Err(ApplyError::new(0, total, None, stop));
+        }
+    }
+    let managed = plan.before.with(&plan.after);
+    let reason = reason(how);
+    let mark = Mark::new(&how.who, how.process.as_deref(), how.clock.now(), &*how.entropy);
+    let mut hold = Hold::new(limiter, &*how.clock, mark, managed, reason);
+    let outcome = work(&mut hold, limiter, plan, how, &mut applied).await;
+    match outcome {
+        Ok(()) => Ok(applied),
+        Err((at, stop)) => {
+            if matches!(stop, Stop::Failed(_)) {
+                hold.lay_down().await;
+            }
+            Err(ApplyError::new(applied.changes, total, at, stop))
+        }
+    }
+}
+
+/// Takes the mark, makes the changes, and lays it down.
+async fn work<'a>(
+    hold: &mut Hold<'_>,
+    limiter: &RateLimiter,
+    plan: &'a Plan,
+    how: &Apply<'_>,
+    applied: &mut Applied,
+) -> Result<(), (Option<&'a Change>, Stop)> {
+    let nowhere = |stop| (None, stop);
+    hold.begin(&details(plan, how, "begun")).await.map_err(nowhere)?;
+    let mut beat = hold.beat();
     for phase in phases(&plan.changes) {
+        let look = hold.look();
         let mut made = stream::iter(phase)
-            .map(|change| async move { (change, make(limiter, change).await) })
+            .map(|change| {
+                let look = look.clone();
+                async move { (change, make(limiter, change, &look).await) }
+            })
             .buffer_unordered(WRITES_AT_ONCE);
-        while let Some((change, outcome)) = made.next().await {
-            let buckets = outcome.map_err(|error| failed(applied.changes, Some(change), error))?;
-            applied.changes += 1;
-            applied.buckets += buckets;
-            if let Some(progress) = how.progress {
-                progress(applied.changes, total);
+        loop {
+            match select(made.next(), &mut beat).await {
+                Either::Left((None, _)) => break,
+                Either::Left((Some((change, outcome)), _)) => {
+                    applied.buckets += outcome.map_err(|stop| (Some(change), stop))?;
+                    applied.changes += 1;
+                    if let Some(progress) = how.progress {
+                        progress(applied.changes, plan.changes.len());
+                    }
+                }
+                Either::Right((version, _)) => {
+                    hold.has_beaten(version.map_err(nowhere)?);
+                    beat = hold.beat();
+                }
             }
         }
     }
-    managed.places.clone_from(&plan.after.places);
-    let done = details(plan, how, "done");
-    let stored = managed.store(limiter, false, &done).await;
-    stored.map_err(|error| failed(applied.changes, None, error))?;
-    Ok(applied)
+    // A sign of life that is under way may still land; the last write knows its own.
+    drop(beat);
+    hold.end(&plan.after, &details(plan, how, "done")).await.map_err(nowhere)
+}
+
+/// The reason as the audit log has it.
+fn reason(how: &Apply<'_>) -> Option<(String, String)> {
+    let reason = how.reason.as_ref()?;
+    Some(("reason".to_owned(), cut(reason, REASON_BYTES_MAX).to_owned()))
 }
 
 /// What the audit log tells, by name.
-fn details(plan: &Plan, how: &Apply<'_>, state: &str) -> Vec<(String, String)> {
+fn details(plan: &Plan, how: &Apply<'_>, state: &str) -> Details {
     let mut details = vec![
         ("added".to_owned(), plan.count(Sign::Add).to_string()),
         ("apply".to_owned(), state.to_owned()),
         ("changed".to_owned(), plan.count(Sign::Change).to_string()),
     ];
-    let reason = how.reason.as_ref().map(|reason| {
-        let mut end = reason.len().min(REASON_BYTES_MAX);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        ("reason".to_owned(), reason[..end].to_owned())
-    });
-    details.extend(reason);
+    details.extend(reason(how));
     details.push(("removed".to_owned(), plan.count(Sign::Remove).to_string()));
     details
 }
@@ -139,7 +274,7 @@ fn phases(changes: &[Change]) -> Vec<Vec<&Change>> {
     let deleted: BTreeMap<&EntityId, Option<&EntityId>> = changes
         .iter()
         .filter_map(|change| match change {
-            Change::Delete { before } => Some((&before.id, before.parent.as_ref())),
+            Change::Delete { before, .. } => Some((&before.id, before.parent.as_ref())),
             _ => None,
         })
         .collect();
@@ -155,7 +290,7 @@ fn phases(changes: &[Change]) -> Vec<Vec<&Change>> {
             Change::Update { .. } => (3, 0),
             Change::Flag { after: Some(Flag::Enabled), .. } => (4, 0),
             Change::Flag { after: None, .. } | Change::Limits { .. } => (5, 0),
-            Change::Delete { before } => {
+            Change::Delete { before, .. } => {
                 let parent = |id: &EntityId| deleted.get(id).copied().flatten();
                 // Children first: those with the most ancestors.
                 (6, usize::MAX - generations(&before.id, parent))
@@ -182,18 +317,19 @@ fn generations<'a>(
 }
 
 /// Makes one change; how many buckets a flag has reached.
-async fn make(limiter: &RateLimiter, change: &Change) -> Result<u64, Error> {
+async fn make(limiter: &RateLimiter, change: &Change, look: &Look<'_>) -> Result<u64, Stop> {
     let mut tries = 0;
     loop {
         tries += 1;
+        look.still().await?;
         match attempt(limiter, change).await {
             // The store has waited already, and says so when others are in the way.
             Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::Busy) => {
                 if tries >= TRIES_MAX {
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
-            outcome => return outcome,
+            outcome => return Ok(outcome?),
         }
     }
 }
@@ -229,7 +365,7 @@ async fn attempt(limiter: &RateLimiter, change: &Change) -> Result<u64, Error> {
             let update = EntityUpdate { name: name.clone(), metadata: metadata.clone() };
             limiter.update_entity(before.id.clone(), before.version, update).await?;
         }
-        Change::Delete { before } => {
+        Change::Delete { before, .. } => {
             limiter.delete_entity(before.id.clone()).await?;
         }
     }

@@ -13,6 +13,9 @@ use crate::plan::sorted;
 /// Reads that are under way at once.
 const READS_AT_ONCE: usize = 32;
 
+/// For so many entities each level is asked for; of more, all levels are listed.
+const ASKED_MAX: usize = 100;
+
 /// What a store has, as far as somebody asked.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
@@ -32,7 +35,8 @@ impl Live {
 
     /// Reads what a store has of the places that a manifest names, and of those that are managed.
     ///
-    /// Cost: one read for each place and each entity, up to 32 at once.
+    /// Cost: one read for each place and each entity, up to 32 at once. If entities may be deleted,
+    /// also one for each resource of each, or the listings of all levels where they are many.
     pub async fn read(limiter: &RateLimiter, manifest: &Manifest) -> Result<Live, Error> {
         let managed = Managed::read(limiter).await?;
         let mut places: BTreeSet<Place> = manifest.levels.keys().cloned().collect();
@@ -49,7 +53,9 @@ impl Live {
         let levels = levels(limiter, places).await?;
         let mut live = Live { levels, managed, ..Live::default() };
         live.read_entities(limiter, ids).await?;
-        live.read_children(limiter, manifest).await?;
+        let doomed = live.doomed(manifest);
+        live.read_children(limiter, &doomed).await?;
+        live.read_levels_of(limiter, &doomed).await?;
         Ok(live)
     }
 
@@ -77,18 +83,20 @@ impl Live {
         Ok(())
     }
 
-    /// The children of the entities that were managed and are not in the file any more.
+    /// The entities that were managed and are not in the file any more.
+    fn doomed(&self, manifest: &Manifest) -> BTreeSet<EntityId> {
+        let places = self.managed.places.iter().filter(|(_, marks)| marks.entity);
+        let ids = places.filter_map(|(place, _)| place.entity.clone());
+        ids.filter(|id| !manifest.entities.contains_key(id) && self.entities.contains_key(id))
+            .collect()
+    }
+
     async fn read_children(
         &mut self,
         limiter: &RateLimiter,
-        manifest: &Manifest,
+        doomed: &BTreeSet<EntityId>,
     ) -> Result<(), Error> {
-        let places = self.managed.places.iter().filter(|(_, marks)| marks.entity);
-        let ids = places.filter_map(|(place, _)| place.entity.clone());
-        let doomed: Vec<EntityId> = ids
-            .filter(|id| !manifest.entities.contains_key(id) && self.entities.contains_key(id))
-            .collect();
-        let found: Vec<(EntityId, Vec<Entity>)> = stream::iter(doomed)
+        let found: Vec<(EntityId, Vec<Entity>)> = stream::iter(doomed.iter().cloned())
             .map(|id| async move {
                 let children = all(async |page| limiter.children(id.clone(), &page).await).await?;
                 Ok::<_, Error>((id, children))
@@ -99,6 +107,32 @@ impl Live {
         for (id, children) in found {
             self.children.insert(id, children.into_iter().map(|child| child.id).collect());
         }
+        Ok(())
+    }
+
+    /// All that is stored for entities, also by hand: it goes with them.
+    async fn read_levels_of(
+        &mut self,
+        limiter: &RateLimiter,
+        doomed: &BTreeSet<EntityId>,
+    ) -> Result<(), Error> {
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        let mut places: BTreeSet<Place> =
+            doomed.iter().map(|id| Place::entity(id.clone(), None)).collect();
+        for resource in all(async |page| limiter.resources_with_entity_limits(&page).await).await? {
+            if doomed.len() <= ASKED_MAX {
+                places.extend(doomed.iter().map(|id| Place::entity(id.clone(), resource.clone())));
+                continue;
+            }
+            let of = resource.as_ref();
+            let ids = all(async |page| limiter.entities_with_limits(of, &page).await).await?;
+            let ids = ids.into_iter().filter(|id| doomed.contains(id));
+            places.extend(ids.map(|id| Place::entity(id, resource.clone())));
+        }
+        places.retain(|place| !self.levels.contains_key(place));
+        self.levels.extend(levels(limiter, places).await?);
         Ok(())
     }
 }

@@ -1,23 +1,23 @@
 //! What files manage in a namespace: the places and entities that an apply has made or taken over.
 //! Only those are ever removed because a file no longer has them.
 //!
-//! The text that a store keeps: a line with the format and whether an apply is under way, then one
-//! line per place, sorted: entity, resource (`-` for none) and marks. A line goes to the part that
-//! its offset says; so lines that are added only move later lines to later parts, and lines that
-//! are removed only to earlier ones. Parts are written in the order that loses no line, wherever
-//! the writer is killed.
+//! The text that a store keeps: a line with the format and whether an apply is under way, and whose,
+//! then one line per place, sorted: entity, resource (`-` for none) and marks. A line goes to the
+//! part that its offset says; so lines that are added only move later lines to later parts, and
+//! lines that are removed only to earlier ones. Parts are written in the order that loses no line,
+//! wherever the writer is killed ([`crate::hold`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use zae_limiter::store::{MANAGED_BYTES_MAX, MANAGED_PARTS_MAX};
-use zae_limiter::{Error, Invalid, ManagedChange, RateLimiter};
+use zae_limiter::{Error, Invalid, RateLimiter};
 
 use crate::manifest::{Manifest, Place};
+use crate::mark::{Head, Mark, unreadable};
 
-const FORMAT: &str = "limits 1";
-const BEGUN: &str = "begun";
-const DONE: &str = "done";
+/// The first part holds lines that begin in so many bytes: it is read before every change.
+const FIRST_BYTES: usize = 2048;
 
 /// A part holds lines that begin in so many bytes of the text; the rest is room for the last line.
 const PART_BYTES: usize = MANAGED_BYTES_MAX - 4096;
@@ -68,10 +68,12 @@ pub struct Managed {
     pub places: BTreeMap<Place, Marks>,
     /// True when the last apply did not come to its end.
     pub is_interrupted: bool,
+    /// Whose it is, unless it has said that it stopped: it may be at work.
+    pub held: Option<Mark>,
     /// The versions of the parts that were read.
-    versions: Vec<u64>,
-    /// The lines of the first part, as they were read.
-    first: String,
+    pub(crate) versions: Vec<u64>,
+    /// The lines of the first part, as they are stored.
+    pub(crate) first: String,
 }
 
 impl Managed {
@@ -117,17 +119,13 @@ impl Managed {
     }
 
     fn add(&mut self, part: u32, text: &str) -> Result<(), Error> {
-        let mut lines = text.lines();
+        let mut lines = text;
         if part == 0 {
-            let head = lines.next().unwrap_or_default();
-            self.first = text.split_once('\n').map_or("", |(_, rest)| rest).to_owned();
-            match head.strip_prefix(FORMAT).map(str::trim) {
-                Some(BEGUN) => self.is_interrupted = true,
-                Some(DONE) => {}
-                _ => return Err(unreadable(head)),
-            }
+            let (head, rest) = Head::parse(text)?;
+            self.is_interrupted = head != Head::Done;
+            (self.held, self.first, lines) = (head.mark(), rest.to_owned(), rest);
         }
-        for line in lines {
+        for line in lines.lines() {
             let (place, marks) = parse(line).ok_or_else(|| unreadable(line))?;
             let found = self.places.entry(place).or_default();
             *found = found.with(marks);
@@ -135,54 +133,9 @@ impl Managed {
         Ok(())
     }
 
-    /// Stores this in place of what was read; `is_begun` before the first change, when there are
-    /// only more places than before, and not after the last one, when there are only fewer.
-    pub(crate) async fn store(
-        &mut self,
-        limiter: &RateLimiter,
-        is_begun: bool,
-        details: &[(String, String)],
-    ) -> Result<(), Error> {
-        let mut parts = self.parts(is_begun)?;
-        let there = self.versions.len();
-        parts.resize(parts.len().max(there), String::new());
-        self.versions.resize(parts.len(), 0);
-        if is_begun && parts.len() > 1 {
-            // The first part is the lock: whoever has read it before this write is refused.
-            let text = format!("{FORMAT} {BEGUN}\n{}", self.first);
-            self.write(limiter, 0, text, details.to_vec()).await?;
-            for part in there.max(1)..parts.len() {
-                // An apply that was killed may have left a part behind a gap.
-                let found = limiter.managed(u32::try_from(part).unwrap_or(u32::MAX)).await?;
-                self.versions[part] = found.map_or(0, |found| found.version);
-            }
-        }
-        for part in order(parts.len(), is_begun) {
-            let details = match part {
-                0 => details.to_vec(),
-                _ => vec![("part".to_owned(), part.to_string())],
-            };
-            self.write(limiter, part, std::mem::take(&mut parts[part]), details).await?;
-        }
-        Ok(())
-    }
-
-    async fn write(
-        &mut self,
-        limiter: &RateLimiter,
-        part: usize,
-        text: String,
-        details: Vec<(String, String)>,
-    ) -> Result<(), Error> {
-        let number = u32::try_from(part).unwrap_or(u32::MAX);
-        let change = ManagedChange { text, expected_version: self.versions[part], details };
-        self.versions[part] = limiter.set_managed(number, &change).await?;
-        Ok(())
-    }
-
-    fn parts(&self, is_begun: bool) -> Result<Vec<String>, Error> {
-        let state = if is_begun { BEGUN } else { DONE };
-        let mut parts = vec![format!("{FORMAT} {state}\n")];
+    /// The lines, by parts; the head of the first one is not in it.
+    pub(crate) fn parts(&self) -> Result<Vec<String>, Error> {
+        let mut parts = vec![String::new()];
         let mut offset = 0;
         for (place, marks) in &self.places {
             let entity = place.entity.as_ref().map_or("-", |id| id.as_str());
@@ -190,7 +143,7 @@ impl Managed {
             let mut line = String::new();
             // A text cannot fail to grow.
             let _ = writeln!(line, "{entity} {resource} {}", marks.word());
-            let part = offset / PART_BYTES;
+            let part = part_of(offset);
             if part >= parts.len() {
                 parts.push(String::new());
             }
@@ -208,10 +161,12 @@ impl Managed {
     }
 }
 
-/// The order in which parts are written: lines that are added move to later parts, those that are
-/// left when some are removed to earlier ones.
-fn order(parts: usize, is_begun: bool) -> Vec<usize> {
-    if is_begun { (0..parts).rev().collect() } else { (0..parts).collect() }
+/// The part of a line that begins so many bytes after the first.
+fn part_of(offset: usize) -> usize {
+    match offset.checked_sub(FIRST_BYTES) {
+        None => 0,
+        Some(behind) => 1 + behind / PART_BYTES,
+    }
 }
 
 fn parse(line: &str) -> Option<(Place, Marks)> {
@@ -222,16 +177,11 @@ fn parse(line: &str) -> Option<(Place, Marks)> {
     words.next().is_none().then_some((Place { entity, resource }, Marks::of_word(marks)?))
 }
 
-fn unreadable(line: &str) -> Error {
-    let shown: String = line.chars().take(50).collect();
-    Error::from(Invalid::Refused(format!(
-        "what files manage here was written by another version: {shown:?} cannot be read; upgrade \
-         this process"
-    )))
-}
-
 #[cfg(test)]
 mod tests {
+    use zae_limiter::TimeMs;
+    use zae_limiter::store::SeededEntropy;
+
     use super::*;
 
     fn managed(entities: std::ops::Range<usize>) -> Managed {
@@ -243,7 +193,8 @@ mod tests {
 
     fn joined(parts: &[String]) -> Managed {
         let mut read = Managed::default();
-        for (part, text) in (0..).zip(parts) {
+        read.add(0, &Head::Done.line()).unwrap();
+        for (part, text) in (1..).zip(parts) {
             read.add(part, text).unwrap();
         }
         read
@@ -255,33 +206,52 @@ mod tests {
         all.places.insert(Place::SYSTEM, Marks { limits: true, flag: false, entity: false });
         let place = Place::entity("a".parse().unwrap(), Some("l".parse().unwrap()));
         all.places.insert(place, Marks { limits: true, flag: true, entity: true });
-        let parts = all.parts(true).unwrap();
+        let parts = all.parts().unwrap();
         assert_eq!(parts.len(), 1);
-        let read = joined(&parts);
-        assert!(read.is_same(&all) && read.is_interrupted);
-        assert!(!joined(&all.parts(false).unwrap()).is_interrupted);
+        let entropy = SeededEntropy::new(7);
+        let mark = Mark::new("Zoë \"on\"\nhost", Some("7"), TimeMs(5), &entropy);
+        let mark = mark.heard_at(TimeMs(-7));
+        for (head, is_interrupted) in
+            [(Head::Done, false), (Head::Begun(None), true), (Head::Begun(Some(mark)), true)]
+        {
+            let mut read = Managed::default();
+            read.add(0, &(head.line() + &parts[0])).unwrap();
+            assert!(read.is_same(&all), "{head:?}");
+            assert_eq!((read.is_interrupted, read.held), (is_interrupted, head.mark()));
+            assert_eq!(read.first, parts[0]);
+        }
     }
 
     #[test]
     fn a_text_of_another_version_is_refused() {
-        for (part, text) in
-            [(0, "limits 2 done\n"), (0, "limits 1\n"), (0, ""), (1, "a b x\n"), (1, "a b\n")]
-        {
+        for (part, text) in [
+            (0, "limits 2 done\n"),
+            (0, "limits 1\n"),
+            (0, ""),
+            (1, "a b x\n"),
+            (1, "a b\n"),
+            (0, "limits 1 begun {\"id\":7}\n"),
+            (0, "limits 1 begun by somebody\n"),
+        ] {
             assert!(Managed::default().add(part, text).is_err(), "{text:?}");
         }
     }
 
-    /// Killed after any number of parts, in the order of `store`: every line that was managed
+    /// Killed after any number of parts, in the order of `Hold::begin` and `Hold::end`: every line that was managed
     /// before, and every line that is managed afterwards, is still there.
     #[test]
     fn no_line_is_lost_between_two_parts() {
         let (few, many) = (managed(8_000..30_000), managed(0..60_000));
         for (before, after, is_begun) in [(&few, &many, true), (&many, &few, false)] {
-            let (old, mut new) = (before.parts(!is_begun).unwrap(), after.parts(is_begun).unwrap());
+            let (old, mut new) = (before.parts().unwrap(), after.parts().unwrap());
             assert!(old.len() > 1 && old.len() != new.len(), "{} {}", old.len(), new.len());
             new.resize(new.len().max(old.len()), String::new());
             let mut stored = old.clone();
-            for part in order(new.len(), is_begun) {
+            let order: Vec<usize> = match is_begun {
+                true => (0..new.len()).rev().collect(),
+                false => (0..new.len()).collect(),
+            };
+            for part in order {
                 if part >= stored.len() {
                     // A store hands out no part behind one that is missing; the reader stops there.
                     stored.resize(part + 1, String::new());
@@ -301,7 +271,7 @@ mod tests {
         let places = (0..3_000)
             .map(|n| (Place::entity(id(n), None), Marks { entity: true, ..Marks::default() }));
         let all = Managed { places: places.collect(), ..Managed::default() };
-        let parts = all.parts(true).unwrap();
+        let parts = all.parts().unwrap();
         assert!(parts.len() > 2 && parts.iter().all(|part| part.len() <= MANAGED_BYTES_MAX));
     }
 }

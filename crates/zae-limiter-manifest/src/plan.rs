@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use zae_limiter::domain::CHAIN_MAX;
-use zae_limiter::{Entity, EntityId, Flag, Limit, OnUnavailable};
+use zae_limiter::{Entity, EntityId, Flag, LevelConfig, Limit, OnUnavailable};
 
 use crate::live::Live;
 use crate::managed::Managed;
 use crate::manifest::{EntitySpec, Manifest, Place};
+use crate::mark::Mark;
 use crate::read::Problem;
+use crate::words::{effect_of_limits, entity_words, in_words};
 
 /// What a change does to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,8 @@ pub enum Change {
     Delete {
         /// The entity as it is.
         before: Entity,
+        /// The limits and flags that go with it, also those that somebody gave it by hand.
+        along: Vec<(Place, LevelConfig)>,
     },
 }
 
@@ -122,7 +126,7 @@ impl Change {
         match self {
             Change::Limits { place, .. } | Change::Flag { place, .. } => place.clone(),
             Change::Create { id, .. } => Place::entity(id.clone(), None),
-            Change::Update { before, .. } | Change::Delete { before } => {
+            Change::Update { before, .. } | Change::Delete { before, .. } => {
                 Place::entity(before.id.clone(), None)
             }
         }
@@ -155,11 +159,25 @@ impl Change {
                 let new = words(name.as_ref().unwrap_or(old), metadata.as_ref().unwrap_or(pairs));
                 (Some(words(old, pairs)), Some(new))
             }
-            Change::Delete { before } => {
+            Change::Delete { before, .. } => {
                 let Entity { name, parent, cascade, metadata, .. } = before;
                 (Some(entity_words(name, parent.as_ref(), *cascade, metadata)), None)
             }
         }
+    }
+
+    /// What goes along with a deleted entity, in words: limits and flags, also those that somebody
+    /// gave it by hand.
+    #[must_use]
+    pub fn along(&self) -> Vec<String> {
+        let Change::Delete { along, .. } = self else { return Vec::new() };
+        let lines = along.iter().flat_map(|(place, level)| {
+            let limits = in_words(&sorted(&level.limits), None);
+            let limits = limits.map(|limits| format!("{place}: {limits}"));
+            let flag = level.flag.map(|flag| format!("{place} flag: {}", flag.as_str()));
+            limits.into_iter().chain(flag)
+        });
+        lines.collect()
     }
 
     /// What the change does to buckets that are there.
@@ -209,54 +227,6 @@ impl fmt::Display for Change {
             (None, None) => Ok(()),
         }
     }
-}
-
-fn in_words(limits: &[Limit], policy: Option<OnUnavailable>) -> Option<String> {
-    let mut words: Vec<String> = limits.iter().map(ToString::to_string).collect();
-    words.extend(policy.map(|policy| format!("on_unavailable {policy}")));
-    (!words.is_empty()).then(|| words.join(" "))
-}
-
-fn entity_words(
-    name: &str,
-    parent: Option<&EntityId>,
-    cascade: bool,
-    metadata: &BTreeMap<String, String>,
-) -> String {
-    let mut words = vec![format!("name {name:?}")];
-    words.extend(parent.map(|parent| format!("parent {parent}")));
-    words.extend(cascade.then(|| "cascade".to_owned()));
-    words.extend(metadata.iter().map(|(key, value)| format!("{key}={value:?}")));
-    words.join(", ")
-}
-
-fn effect_of_limits(before: &[Limit], after: &[Limit]) -> String {
-    if before.is_empty() {
-        return "buckets that stronger levels do not decide follow with their next call; a limit \
-                that a bucket did not have starts full"
-            .to_owned();
-    }
-    let mut parts = Vec::new();
-    for limit in after {
-        let name = limit.name();
-        match before.iter().find(|before| before.name() == name) {
-            None => parts.push(format!("{name} is new and starts full")),
-            Some(old) if old == limit => {}
-            Some(old) if limit.capacity() < old.capacity() => {
-                parts.push(format!("{name}: a balance above {} is cut", limit.capacity()));
-            }
-            Some(old) if limit.capacity() > old.capacity() => {
-                parts.push(format!("{name}: balances stay, and refill up to {}", limit.capacity()));
-            }
-            Some(_) => parts.push(format!("{name}: balances stay, and refill at the new rate")),
-        }
-    }
-    for old in before {
-        if after.iter().all(|limit| limit.name() != old.name()) {
-            parts.push(format!("{} no longer limits, and is remembered for a while", old.name()));
-        }
-    }
-    if parts.is_empty() { "no bucket changes".to_owned() } else { parts.join("; ") }
 }
 
 /// Why a manifest cannot be applied to a store. Nothing was written.
@@ -323,10 +293,17 @@ impl Plan {
         self.changes.is_empty() && self.before.is_same(&self.after) && !self.before.is_interrupted
     }
 
-    /// True when an apply before was killed half way; this plan is what is left of it.
+    /// True when an apply before did not come to its end; this plan is what is left of it.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.before.is_interrupted
+    }
+
+    /// The mark of the apply before, unless it came to its end or said that it stopped: it was
+    /// killed, or is at work.
+    #[must_use]
+    pub fn held(&self) -> Option<&Mark> {
+        self.before.held.as_ref()
     }
 
     /// How many changes have this sign.
@@ -511,7 +488,10 @@ impl Planner<'_> {
                 && let Some(before) = self.live.entities.get(id)
             {
                 deleted.insert(id);
-                removals.push(Change::Delete { before: before.clone() });
+                let levels = self.live.levels.iter();
+                let along = levels.filter(|(place, _)| place.entity.as_ref() == Some(id));
+                let along = along.map(|(place, level)| (place.clone(), level.clone())).collect();
+                removals.push(Change::Delete { before: before.clone(), along });
             }
         }
         for (place, marks) in &self.live.managed.places {
@@ -544,7 +524,7 @@ impl Planner<'_> {
         let doomed: BTreeSet<&EntityId> = removals
             .iter()
             .filter_map(|change| match change {
-                Change::Delete { before } => Some(&before.id),
+                Change::Delete { before, .. } => Some(&before.id),
                 _ => None,
             })
             .collect();

@@ -4,13 +4,16 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Budget, Spanned};
+use serde_saphyr::{Budget, Error, Spanned};
 
 /// The largest file that is read, in bytes.
 pub(crate) const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Parts of a document that are read at most; a limit of a level is about ten.
 const EVENTS_MAX: usize = 20_000_000;
+
+/// So much of a line or a value is quoted.
+const CHARS_MAX: usize = 50;
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +57,105 @@ pub(crate) fn parse(text: &str) -> Result<Node, (Option<u64>, String)> {
     let parsed: Result<Spanned<Value>, _> = serde_saphyr::from_str_with_options(text, options);
     parsed.map(Node::from).map_err(|error| {
         let line = error.location().map(|place| place.line()).filter(|line| *line > 0);
-        (line, error.to_string())
+        let found = line.and_then(|line| text.lines().nth(usize::try_from(line).ok()? - 1));
+        let found: String = found.unwrap_or_default().trim().chars().take(CHARS_MAX).collect();
+        (line, in_words(&error, &found))
     })
+}
+
+/// Why a document cannot be read, and what to do: in our words, because the reader's are for those
+/// who program with it.
+fn in_words(error: &Error, found: &str) -> String {
+    let why = match error.without_snippet() {
+        Error::DuplicateMappingKey { key, .. } => {
+            let key = key.as_deref().unwrap_or(found);
+            return format!("{key}: is given twice; keep one of them");
+        }
+        Error::MultipleDocuments { .. } => {
+            "a second document begins; a file has one: remove the line with --- or ... above, or \
+             make two files"
+                .to_owned()
+        }
+        Error::UnknownAnchor { .. } => {
+            let name = found.split_once('*').map_or("", |(_, rest)| rest);
+            let name = name.split([' ', ',', ']', '}']).next().unwrap_or_default();
+            format!(
+                "no value above is marked &{name}; write the value out, or put a text that begins \
+                 with * in quotes"
+            )
+        }
+        Error::NullIntoString { .. } | Error::Unexpected { .. } => {
+            "a key that is no text; write a word, or put it in quotes".to_owned()
+        }
+        Error::RecursiveReferencesRequireWeakTypes { .. } => {
+            "a value that contains itself; write it out".to_owned()
+        }
+        Error::NonFiniteFloat { .. } => {
+            "no number that can be counted; write a whole number".to_owned()
+        }
+        Error::MergeValueNotMapOrSeqOfMaps { .. } | Error::MergeKeyNotAllowed { .. } => {
+            "`<<` needs a mapping; write its entries out".to_owned()
+        }
+        Error::InvalidScalar { .. }
+        | Error::UnsupportedTag { .. }
+        | Error::InvalidBinaryBase64 { .. }
+        | Error::BinaryNotUtf8 { .. }
+        | Error::TaggedScalarCannotDeserializeIntoString { .. } => {
+            "a tag that does not fit its value; leave the tag (`!...`) out".to_owned()
+        }
+        Error::Budget { .. }
+        | Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            "the file is too large, or repeats itself too often by `*`; write values out, or \
+             divide it into namespaces"
+                .to_owned()
+        }
+        Error::AliasError { error, .. } => return in_words(error, found),
+        other => of_syntax(&other.to_string()).to_owned(),
+    };
+    if found.is_empty() { why } else { format!("{found}: {why}") }
+}
+
+/// The same for what is no YAML at all: what the reader says is put into classes.
+fn of_syntax(said: &str) -> &'static str {
+    const CLASSES: [(&[&str], &str); 9] = [
+        (&["found a tab"], "a tab stands here or in the next line; indent with spaces"),
+        (&["unclosed bracket"], "a bracket is opened and not closed; close it"),
+        (
+            &["misplaced bracket"],
+            "a bracket is closed that is not open; open it, or remove this one",
+        ),
+        (
+            &["multiline quoted scalar", "quoted scalar, found unexpected"],
+            "a text in quotes is not closed before this line; close it",
+        ),
+        (
+            &["unknown escape"],
+            "a backslash that means nothing here; write two, or use single quotes",
+        ),
+        (
+            &["flow", "illegal placement of ':'", "trailing content"],
+            "between brackets, write a comma between two entries, and close what is open",
+        ),
+        (
+            &["mapping values are not allowed"],
+            "a second `: ` in the line, or a line too far to the right; put a text with `: ` in \
+             quotes, or indent the line as its neighbours",
+        ),
+        (
+            &["expected key", "simple key", "block collection"],
+            "the line does not fit those around it; write `key: value`, as far to the right as its \
+             neighbours",
+        ),
+        (&["unexpected character"], "a text cannot begin with this sign; put it in quotes"),
+    ];
+    if said.contains("recursion limit") {
+        return "values are nested too deeply; a file of limits needs seven levels";
+    }
+    let found = CLASSES.iter().find(|(words, _)| words.iter().any(|word| said.contains(word)));
+    found.map_or("this cannot be read as YAML; check indentation, quotes and brackets", |it| it.1)
 }
 
 impl From<Spanned<Value>> for Node {
@@ -67,7 +167,6 @@ impl From<Spanned<Value>> for Node {
 impl Value {
     /// The value as a message quotes it, cut.
     pub(crate) fn shown(&self) -> String {
-        const CHARS_MAX: usize = 50;
         match self {
             Value::Null => "null".to_owned(),
             Value::Bool(flag) => flag.to_string(),
@@ -201,6 +300,45 @@ mod tests {
         }
     }
 
+    /// No words of the reader's reader, which nobody outside knows, and always a way out.
+    #[test]
+    fn what_cannot_be_read_is_told_in_our_words() {
+        let deep = "[".repeat(5_000);
+        for (text, line, words) in [
+            ("a: 1\nb: [\n", 2, "b: [: a bracket is opened and not closed; close it"),
+            ("a: 1\na: 2\n", 2, "a: is given twice; keep one of them"),
+            ("a: 1\nb: 2\n\tc: 3\n", 2, "b: 2: a tab stands here or in the next line; indent"),
+            ("a: *nobody\n", 1, "a: *nobody: no value above is marked &nobody"),
+            ("a: 'x\nb: 2\n", 2, "b: 2: a text in quotes is not closed before this line"),
+            ("a: \"x\\q\"\n", 1, "a: \"x\\q\": a backslash that means nothing here; write two"),
+            ("a: b: c\n", 1, "a: b: c: a second `: ` in the line, or a line too far to the right"),
+            ("- a\nb: 1\n", 2, "b: 1: the line does not fit those around it"),
+            ("a: }\n", 1, "a: }: a bracket is closed that is not open"),
+            ("a: {b: 1\nc: 2\n", 2, "c: 2: between brackets, write a comma"),
+            ("{\"a\": 1,, }\n", 1, "between brackets, write a comma"),
+            ("a: 1\n---\nb: 1\n", 3, "b: 1: a second document begins; a file has one"),
+            ("? [a, b]\n: 1\n", 1, "? [a, b]: a key that is no text; write a word"),
+            ("~: 1\n", 1, "~: 1: a key that is no text; write a word"),
+            ("a: !!int x\n", 1, "a: !!int x: a tag that does not fit its value"),
+            ("<<: 1\na: 2\n", 1, "<<: 1: `<<` needs a mapping; write its entries out"),
+            ("a: @x\n", 1, "a: @x: a text cannot begin with this sign; put it in quotes"),
+            ("a: &x [*x]\n", 1, "a: &x [*x]: a value that contains itself; write it out"),
+            ("a: .inf\n", 1, "a: .inf: no number that can be counted; write a whole number"),
+            ("a: 1\nb 2\n", 2, "b 2: the line does not fit those around it"),
+            ("%FOO\n", 2, "this cannot be read as YAML; check"),
+            (&deep, 1, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[: values are nested too"),
+        ] {
+            let (found, message) = parse(text).expect_err(text);
+            assert!(
+                found == Some(line) && message.contains(words),
+                "{text:?}: {found:?} {message}"
+            );
+            for inner in ["scalar", "mapping values", "Option", "policy", "indicator", "at line"] {
+                assert!(!message.contains(inner), "{text:?}: {inner}: {message}");
+            }
+        }
+    }
+
     #[test]
     fn a_file_that_multiplies_itself_is_refused() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -208,6 +346,7 @@ mod tests {
             let before = format!("*a{}", n - 1);
             text += &format!("a{n}: &a{n} [{}]\n", [before.as_str(); 10].join(", "));
         }
-        assert!(parse(&text).is_err());
+        let (_, message) = parse(&text).expect_err("too much");
+        assert!(message.contains("is too large, or repeats itself too often"), "{message}");
     }
 }

@@ -22,7 +22,8 @@ pub(crate) enum LimitsCommand {
     /// A namespace that is not there is registered. What the file does not mention stays as it is;
     /// what an earlier file had and this one has no more is removed with --prune only. Applying
     /// twice changes nothing the second time, and an apply that was cut off is finished by the next
-    /// one. A file with a mistake is refused whole, before the first change.
+    /// one. One that is at work is not disturbed: the next one is refused, kind `conflict`. A file
+    /// with a mistake is refused whole, before the first change.
     #[command(after_long_help = super::examples::LIMITS_APPLY)]
     Apply(LimitsApplyArgs),
     /// Compare a file with the store, value by value; exit code 6 if they differ
@@ -89,6 +90,11 @@ pub(crate) struct LimitsApplyArgs {
     /// Show the changes and make none
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    /// Stop an apply that has begun and not ended, and go on from there without watching whether it
+    /// is still at work
+    #[arg(long)]
+    pub(crate) take_over: bool,
 
     /// Why, for the audit log; at most 1024 bytes
     #[arg(long, value_name = "TEXT", value_parser = reason)]

@@ -14,13 +14,18 @@ type Fields = BTreeSet<String>;
 /// Objects whose keys are data.
 const FREE_KEYS: [&str; 5] = ["metadata", "details", "counters", "disabled_on", "errors_by_kind"];
 /// Fields that need an outage or a crowd.
-const RARE: [&str; 6] = [
+const RARE: [&str; 10] = [
     "degraded",
     "contended",
     "hottest[].entity_id",
     "hottest[].resource",
     "hottest[].shards",
     "hottest[].writes_per_second",
+    // Of an apply that is at work, or was cut off.
+    "held.who",
+    "held.since",
+    "held.heard",
+    "held.runs",
 ];
 
 fn docs() -> PathBuf {
@@ -139,7 +144,8 @@ const FILES: [(&str, &str); 2] = [
     (
         "one.yaml",
         "{namespace: default, resources: {gpt-5: {limits: {rpm: 1/day}}}, entities: {key-5: {limits: \
-         {rpm: 1/day}, resources: {gpt-5: {disabled: true}}}}}",
+         {rpm: 1/day}, resources: {gpt-5: {disabled: true}}}, key-6: {name: Six, limits: {rpm: \
+         1/day}, resources: {gpt-5: {disabled: true}}}}}",
     ),
     ("two.yaml", "{namespace: default, resources: {gpt-5: {limits: {rpm: 2/day}}}}"),
 ];
@@ -197,6 +203,7 @@ const ON_A_FILE: &str = "
     limits plan -f one.yaml
     limits apply -f one.yaml
     limits plan -f two.yaml
+    limits plan -f two.yaml --prune
     limits diff -f two.yaml
     backup copy.db
     restore copy.db --yes

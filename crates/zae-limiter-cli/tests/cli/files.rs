@@ -156,6 +156,7 @@ fn changes_and_removals_are_shown_with_what_they_do() {
         store: disabled
     - entity key-1
         store: name "key-1", parent org, cascade
+        with it - entity key-1 on gpt-4: rpm:5/day
     ~ entity org
         store: name "The Org"
         file:  name "The Organisation"
@@ -168,6 +169,7 @@ fn changes_and_removals_are_shown_with_what_they_do() {
     - resource old flag: disabled
         weaker levels decide
     - entity key-1: name "key-1", parent org, cascade
+        with it - entity key-1 on gpt-4: rpm:5/day
         its buckets, limits and flags go with it, debts too
     ~ entity org: name "The Org" -> name "The Organisation"
         no bucket changes
@@ -183,6 +185,7 @@ fn changes_and_removals_are_shown_with_what_they_do() {
     - resource old flag: disabled
         weaker levels decide
     - entity key-1: name "key-1", parent org, cascade
+        with it - entity key-1 on gpt-4: rpm:5/day
         its buckets, limits and flags go with it, debts too
     ~ entity org: name "The Org" -> name "The Organisation"
         no bucket changes
@@ -200,7 +203,7 @@ fn programs_get_the_same_as_json() {
     assert_snapshot!(sandbox.run("limits plan -f changed.yaml --prune --output json"), @r#"
     exit 0
     --- stdout
-    {"namespace":"default","registers":false,"resumes":false,"added":0,"changed":2,"removed":2,"unchanged":2,"changes":[{"change":"change","what":"limits","level":"resource","resource":"gpt-4","before":"rpm:30/day tpm:1000/day:2000","after":"rpm:20/day tpm:1000/day:2000","effect":"rpm: a balance above 20 is cut"},{"change":"remove","what":"flag","level":"resource","resource":"old","before":"disabled","after":null,"effect":"weaker levels decide"},{"change":"remove","what":"entity","level":"entity_default","entity_id":"key-1","before":"name \"key-1\", parent org, cascade","after":null,"effect":"its buckets, limits and flags go with it, debts too"},{"change":"change","what":"entity","level":"entity_default","entity_id":"org","before":"name \"The Org\"","after":"name \"The Organisation\"","effect":"no bucket changes"}],"kept":[]}
+    {"namespace":"default","registers":false,"resumes":false,"held":null,"added":0,"changed":2,"removed":2,"unchanged":2,"changes":[{"change":"change","what":"limits","level":"resource","resource":"gpt-4","before":"rpm:30/day tpm:1000/day:2000","after":"rpm:20/day tpm:1000/day:2000","effect":"rpm: a balance above 20 is cut"},{"change":"remove","what":"flag","level":"resource","resource":"old","before":"disabled","after":null,"effect":"weaker levels decide"},{"change":"remove","what":"entity","level":"entity_default","entity_id":"key-1","before":"name \"key-1\", parent org, cascade","after":null,"effect":"its buckets, limits and flags go with it, debts too","along":[{"level":"entity","resource":"gpt-4","limits":["rpm:5/day"],"disabled":null}]},{"change":"change","what":"entity","level":"entity_default","entity_id":"org","before":"name \"The Org\"","after":"name \"The Organisation\"","effect":"no bucket changes"}],"kept":[]}
     "#);
     assert_snapshot!(sandbox.run("limits export --output json"), @r#"
     exit 0
@@ -348,4 +351,86 @@ fn an_apply_of_5000_entities_goes_on_after_kill_9() {
     let (exit, plan) = cut.raw("limits plan -f many.yaml --prune");
     let line = "0 to add, 0 to change, 0 to remove, 10001 as in the file\n";
     assert_eq!((exit, plan.as_str()), (0, line));
+}
+
+/// All of it would be added; looking creates no file.
+#[test]
+fn a_store_file_that_is_not_there_has_nothing() {
+    let sandbox = Sandbox::new();
+    let file = "namespace: default\nresources: {a: {disabled: true}}\n";
+    std::fs::write(sandbox.path("limits.yaml"), file).expect("a file");
+    let tenant = file.replace("default", "tenant");
+    std::fs::write(sandbox.path("tenant.yaml"), tenant).expect("a file");
+    std::fs::write(sandbox.path("empty.yaml"), "namespace: default\n").expect("a file");
+    let before = std::fs::read_dir(sandbox.path(".")).expect("a folder").count();
+    assert_snapshot!(sandbox.run("limits plan -f limits.yaml"), @"
+    exit 0
+    --- stdout
+    + resource a flag: disabled
+        every call is refused; balances are kept
+    1 to add, 0 to change, 0 to remove, 0 as in the file
+    --- stderr
+    note: there is no file [FOLDER]/limits.db; `limits apply` creates it
+    ");
+    assert_snapshot!(sandbox.run("limits diff -f tenant.yaml"), @"
+    exit 6
+    --- stdout
+    + namespace tenant
+    + resource a flag
+        file:  disabled
+    --- stderr
+    note: there is no file [FOLDER]/limits.db; `limits apply` creates it
+    ");
+    assert!(sandbox.run("limits diff -f empty.yaml").starts_with("exit 0\n"));
+    assert!(sandbox.run("limits apply -f limits.yaml --dry-run --prune").starts_with("exit 0\n"));
+    let wrong = "namespace: default\nentities: {a: {name: A, parent: nobody}}\n";
+    std::fs::write(sandbox.path("limits.yaml"), wrong).expect("a file");
+    assert!(sandbox.run("limits plan -f limits.yaml").starts_with("exit 1\n"));
+    let after = std::fs::read_dir(sandbox.path(".")).expect("a folder").count();
+    assert_eq!(after, before, "nothing was created");
+}
+
+/// An apply that is at work, and one that comes in between with another file.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_apply_beside_one_at_work_is_refused() {
+    let sandbox = sandbox();
+    std::fs::write(sandbox.path("many.yaml"), many(2_000)).expect("a file");
+    let mut command = sandbox.command(&["limits", "apply", "-f", "many.yaml", "--quiet"]);
+    let mut first = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let plan = || sandbox.raw("limits plan -f limits.yaml --output json").1;
+    let shown = (0..1_000).map(|_| plan()).find(|shown| shown.contains("\"resumes\":true"));
+    assert!(shown.expect("it begins").contains("\"runs\":true"));
+    let refused = sandbox.run("limits apply -f limits.yaml --output json");
+    assert!(first.try_wait().expect("a child").is_none(), "it ended too early for this test");
+    for words in
+        ["exit 1\n", "\"kind\":\"conflict\"", "at work: tester", "since [TIME]", "take-over"]
+    {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    assert!(first.wait().expect("an end").success());
+    assert_eq!(sandbox.raw("limits diff -f many.yaml"), (0, "no difference\n".into()));
+    assert_eq!(sandbox.raw("limits diff -f limits.yaml --quiet").0, 6, "nothing of it is stored");
+}
+
+/// The mark of an apply on another machine: nobody knows whether it is at work.
+#[test]
+fn an_apply_of_another_machine_is_taken_over_when_asked_to() {
+    let sandbox = sandbox();
+    let mark = "{\"id\":\"7\",\"who\":\"ops on build-7\",\"process\":\"boot pid:[1] 5 99\",\
+                \"since\":1800000001000,\"heard\":1800000009000}";
+    let text = format!("limits 1 begun {mark}\n- gone l\n");
+    let change = zae_limiter::ManagedChange { text, expected_version: 0, details: Vec::new() };
+    sandbox.limiter().set_managed(0, &change).expect("a mark");
+    let shown = sandbox.run_words(&["limits", "plan", "-f", "limits.yaml", "--output", "json"]);
+    assert!(
+        shown.contains("\"who\":\"ops on build-7\"") && shown.contains("\"runs\":null"),
+        "{shown}"
+    );
+    let shown = sandbox.run("limits apply -f limits.yaml --take-over");
+    assert!(shown.starts_with("exit 0\n"), "{shown}");
+    let note = "note: takes over from ops on build-7, who has begun at [TIME] and not ended\n";
+    assert!(shown.contains(note), "{shown}");
+    let shown = sandbox.run("limits plan -f limits.yaml --output json");
+    assert!(shown.contains("\"resumes\":false,\"held\":null"), "{shown}");
 }

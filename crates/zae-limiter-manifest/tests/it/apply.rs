@@ -8,13 +8,18 @@ use zae_limiter::{
     AuditAction, AuditQuery, AuditSubject, ErrorKind, Level, MemoryStore, RateLimiter,
     StoreErrorKind,
 };
-use zae_limiter_manifest::{Apply, Live, Manifest, Plan, apply, export};
+use zae_limiter_manifest::{Apply, Live, Manifest, Over, Plan, apply, export};
 
 use crate::fixture;
 
 async fn plan(limiter: &RateLimiter, manifest: &Manifest, prune: bool) -> Plan {
     let live = Live::read(limiter, manifest).await.expect("a store can be read");
     Plan::new(manifest, &live, prune).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Somebody knows that an apply before is gone.
+fn at_once() -> Apply<'static> {
+    Apply { over: Over::Now, ..Apply::default() }
 }
 
 /// Calls that a store still answers.
@@ -115,7 +120,7 @@ async fn wherever_an_apply_is_cut_off_the_next_one_goes_on() {
     let expected = export(&whole).await.expect("an export").to_yaml();
     let nothing = Manifest::empty(manifest.namespace.clone());
     let mut cut_off = 0;
-    for call in 0..60 {
+    for call in 0..120 {
         let (limiter, calls) = in_namespace(&manifest).await;
         let first = plan(&limiter, &manifest, false).await;
         calls.left(call);
@@ -129,7 +134,7 @@ async fn wherever_an_apply_is_cut_off_the_next_one_goes_on() {
         assert_eq!(error.source.kind(), ErrorKind::Store(StoreErrorKind::Unavailable));
         let second = plan(&limiter, &manifest, false).await;
         assert_eq!(second.is_resumed(), call > 0, "cut off at call {call}");
-        apply(&limiter, &second, &Apply::default()).await.expect("the next apply");
+        apply(&limiter, &second, &at_once()).await.expect("the next apply");
         assert_eq!(export(&limiter).await.expect("an export").to_yaml(), expected, "call {call}");
         assert!(plan(&limiter, &manifest, true).await.is_empty(), "call {call}");
         let emptied = plan(&limiter, &nothing, true).await;
@@ -152,7 +157,7 @@ async fn what_an_interrupted_apply_made_is_managed() {
     assert_ne!(export(&limiter).await.expect("an export").to_yaml(), "namespace: prod\n");
     let nothing = Manifest::empty(manifest.namespace.clone());
     let emptied = plan(&limiter, &nothing, true).await;
-    apply(&limiter, &emptied, &Apply::default()).await.expect("an apply of nothing");
+    apply(&limiter, &emptied, &at_once()).await.expect("an apply of nothing");
     assert_eq!(export(&limiter).await.expect("an export").to_yaml(), "namespace: prod\n");
 }
 
@@ -165,6 +170,12 @@ async fn of_two_plans_made_at_once_one_is_refused() {
     apply(&limiter, &one, &Apply::default()).await.expect("an apply");
     let error = apply(&limiter, &two, &Apply::default()).await.expect_err("the other");
     assert_eq!(error.source.kind(), ErrorKind::Store(StoreErrorKind::Conflict), "{error}");
+    let told = error.to_string();
+    assert!(
+        told.starts_with("no change was made: what files of limits manage has version"),
+        "{told}"
+    );
+    assert!(told.contains("another apply came in between") && !told.contains("store failed"));
     assert_eq!((error.made, error.at), (0, None));
 }
 
@@ -185,7 +196,7 @@ async fn a_file_of_many_places_is_remembered_in_parts() {
     assert_eq!(error.source.kind(), ErrorKind::Store(StoreErrorKind::Conflict), "{error}");
     let second = plan(&limiter, &manifest, false).await;
     assert!(second.is_resumed());
-    apply(&limiter, &second, &Apply::default()).await.expect("the next apply");
+    apply(&limiter, &second, &at_once()).await.expect("the next apply");
     assert!(plan(&limiter, &manifest, true).await.is_empty());
     assert!(limiter.managed(2).await.expect("a read").is_some(), "there are several parts");
     let nothing = Manifest::empty(manifest.namespace.clone());
@@ -194,6 +205,41 @@ async fn a_file_of_many_places_is_remembered_in_parts() {
     apply(&limiter, &emptied, &Apply::default()).await.expect("an apply of nothing");
     assert_eq!(export(&limiter).await.expect("an export").to_yaml(), "namespace: default\n");
     assert!(plan(&limiter, &nothing, true).await.is_empty());
+}
+
+/// Cut off at each write of the parts, before the first change and after the last one: what was made
+/// is managed, and goes.
+#[tokio::test]
+async fn parts_that_are_half_written_lose_no_place() {
+    let entity = |n: usize| format!("{}{n:05}: {{disabled: true}}", "x".repeat(200));
+    let entities: Vec<String> = (0..400).map(entity).collect();
+    let text = format!("{{namespace: default, entities: {{{}}}}}", entities.join(", "));
+    let manifest = Manifest::read(&text).expect("a good file").manifest;
+    let nothing = Manifest::empty(manifest.namespace.clone());
+    // A write of each part, a look before it, and what each change needs.
+    let whole = 400 * 2;
+    let cuts = (0..10).chain(whole..whole + 20);
+    let (mut cut_off, mut ended) = (0, 0);
+    for (prune, cut) in cuts.flat_map(|cut| [(false, cut), (true, cut)]) {
+        let (limiter, calls) = in_namespace(&manifest).await;
+        let mut wanted = plan(&limiter, &manifest, false).await;
+        if prune {
+            apply(&limiter, &wanted, &at_once()).await.expect("an apply");
+            wanted = plan(&limiter, &nothing, true).await;
+        }
+        calls.left(cut);
+        match apply(&limiter, &wanted, &at_once()).await {
+            Ok(_) => ended += 1,
+            Err(_) => cut_off += 1,
+        }
+        calls.left(Calls::ALL);
+        let emptied = plan(&limiter, &nothing, true).await;
+        apply(&limiter, &emptied, &at_once()).await.expect("an apply of nothing");
+        let left = export(&limiter).await.expect("an export").to_yaml();
+        assert_eq!(left, "namespace: default\n", "prune {prune}, cut {cut}");
+        assert!(plan(&limiter, &nothing, true).await.is_empty());
+    }
+    assert!(cut_off > 20 && ended > 0, "{cut_off} {ended}");
 }
 
 #[tokio::test]

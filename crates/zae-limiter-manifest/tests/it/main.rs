@@ -2,6 +2,7 @@
 
 mod apply;
 mod interop;
+mod overlap;
 mod plan;
 mod read;
 mod schema;

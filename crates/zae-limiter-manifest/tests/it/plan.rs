@@ -1,6 +1,6 @@
 //! What a file would change, and what is refused before the first write.
 
-use zae_limiter::{MemoryStore, RateLimiter};
+use zae_limiter::{Flag, Level, MemoryStore, RateLimiter};
 use zae_limiter_manifest::{Apply, Live, Manifest, Plan, PlanError, apply};
 
 async fn limiter() -> RateLimiter {
@@ -197,4 +197,46 @@ async fn a_deletion_that_would_leave_children_is_refused() {
     assert!(told.iter().any(|told| told.contains("still has limits or a flag")), "{told:?}");
     limiter.delete_entity("key").await.unwrap();
     assert_eq!(applied(&limiter, "", true).await, ["- entity org: name \"Org\""]);
+}
+
+/// Also what somebody gave it by hand, whether few entities go or many.
+#[tokio::test]
+async fn what_goes_along_with_a_pruned_entity_is_named() {
+    for others in [0, 150] {
+        let limiter = limiter().await;
+        let others: String = (0..others).map(|n| format!(", other-{n}: {{name: Other}}")).collect();
+        let file = format!(
+            "entities: {{org: {{name: Org, limits: {{rpm: 5/min}}, resources: {{gpt-4: {{limits: \
+             {{rpm: 1/min}}}}}}}}{others}}}"
+        );
+        applied(&limiter, &file, false).await;
+        let level = |resource: Option<&str>| match resource {
+            Some(resource) => {
+                Level::EntityResource("org".parse().unwrap(), resource.parse().unwrap())
+            }
+            None => Level::Entity("org".parse().unwrap()),
+        };
+        limiter.disable(&level(None)).await.expect("a flag");
+        limiter.set_flag(&level(Some("chat")), Some(Flag::Enabled)).await.expect("a flag");
+        let limits = ["tpm:7".parse().unwrap()];
+        limiter.set_limits(&level(Some("by-hand")), limits).await.expect("limits");
+        for prune in [true, false] {
+            let plan = plan(&limiter, "", prune).await.expect("a plan");
+            let found = plan.changes.iter().chain(&plan.kept);
+            let org = found.filter(|change| change.to_string().starts_with("- entity org: "));
+            let along: Vec<Vec<String>> = org.map(|change| change.along()).collect();
+            assert_eq!(
+                along,
+                [[
+                    "entity org: rpm:5/min",
+                    "entity org flag: disabled",
+                    "entity org on by-hand: tpm:7/min",
+                    "entity org on chat flag: enabled",
+                    "entity org on gpt-4: rpm:1/min",
+                ]]
+            );
+        }
+        applied(&limiter, "", true).await;
+        assert_eq!(limiter.level(&level(None)).await.expect("a level"), None, "it is gone");
+    }
 }

@@ -1,9 +1,12 @@
 //! `limits apply`.
 
 use serde::Serialize;
-use zae_limiter_manifest::{Apply, ApplyError, apply};
+use zae_limiter::SystemClock;
+use zae_limiter::domain::rfc3339;
+use zae_limiter_manifest::{Apply, ApplyError, GONE_AFTER, Mark, Over, Watched, apply, watch};
 
-use super::{Compared, PlanForm, compare, note_about_kept, note_about_resumption, text};
+use super::process::{self, Fate};
+use super::{Compared, PlanForm, compare, fate, note_about_kept, note_about_resumption, text};
 use crate::args::limits::LimitsApplyArgs;
 use crate::commands::shared::namespaces;
 use crate::context::Context;
@@ -23,30 +26,37 @@ struct Form {
     buckets: u64,
 }
 
+/// How often `--take-over` reads again what has changed since it looked.
+const TAKES_MAX: u32 = 5;
+
 pub(crate) async fn run(context: &Context<'_>, args: &LimitsApplyArgs) -> anyhow::Result<Exit> {
     let mut compared = compare(context, &args.file.file, args.prune).await?;
-    note_about_resumption(context, &compared.plan);
-    let plan = PlanForm::from(&compared);
-    let mut form = Form { plan, dry_run: args.dry_run, applied: 0, buckets: 0 };
-    let text = text(&compared, !args.dry_run);
-    if !args.dry_run {
-        let limiter = match compared.limiter.take() {
-            Some(limiter) => limiter,
-            None => register(context, &compared).await?,
-        };
-        let progress = Progress::start(context.printer, "applying");
-        let say = |made: usize, total: usize| progress.say(format!("{made} of {total} changes"));
-        let how = Apply { reason: args.reason.clone(), progress: Some(&say) };
-        let applied = apply(&limiter, &compared.plan, &how).await;
-        drop(progress);
-        let applied = applied.map_err(|error| failed(context, &error))?;
-        (form.applied, form.buckets) = (applied.changes, applied.buckets);
-    }
-    let exit = context.printer.answer(&form, &text)?;
-    note_about_kept(context, &compared.plan);
     if args.dry_run {
+        note_about_resumption(context, &compared.plan);
+        let form = form(&compared, true);
+        let exit = context.printer.answer(&form, &text(&compared, false))?;
+        note_about_kept(context, &compared.plan);
         context.printer.note("nothing was changed: this was a dry run");
-    } else if form.applied > 0 {
+        return Ok(exit);
+    }
+    if !args.take_over && cleared(context, &compared).await? {
+        compared = compare(context, &args.file.file, args.prune).await?;
+    }
+    let mut takes = 0;
+    let (form, compared) = loop {
+        takes += 1;
+        match applied(context, args, &mut compared).await? {
+            Ok(form) => break (form, compared),
+            // Signs of life of the one that is taken over come in between.
+            Err(error) if args.take_over && is_refused(&error) && takes < TAKES_MAX => {
+                compared = compare(context, &args.file.file, args.prune).await?;
+            }
+            Err(error) => return Err(failed(context, &error).into()),
+        }
+    };
+    let exit = context.printer.answer(&form, &text(&compared, true))?;
+    note_about_kept(context, &compared.plan);
+    if form.applied > 0 {
         let is_remote = matches!(context.settings.store, StorePlace::Dynamo(_));
         let lent = if is_remote { " and 5s" } else { "" };
         context.printer.note(&format!(
@@ -54,6 +64,106 @@ pub(crate) async fn run(context: &Context<'_>, args: &LimitsApplyArgs) -> anyhow
         ));
     }
     Ok(exit)
+}
+
+fn form(compared: &Compared, dry_run: bool) -> Form {
+    Form { plan: PlanForm::from(compared), dry_run, applied: 0, buckets: 0 }
+}
+
+/// One attempt at a plan.
+async fn applied(
+    context: &Context<'_>,
+    args: &LimitsApplyArgs,
+    compared: &mut Compared,
+) -> anyhow::Result<Result<Form, ApplyError>> {
+    match compared.plan.held() {
+        None => note_about_resumption(context, &compared.plan),
+        Some(mark) if args.take_over => context.printer.note(&format!(
+            "takes over from {}, who has begun at {} and not ended",
+            mark.who,
+            rfc3339(mark.since())
+        )),
+        // Said already.
+        Some(_) => {}
+    }
+    let mut form = form(compared, false);
+    let limiter = match compared.limiter.clone() {
+        Some(limiter) => limiter,
+        None => register(context, compared).await?,
+    };
+    let progress = Progress::start(context.printer, "applying");
+    let say = |made: usize, total: usize| progress.say(format!("{made} of {total} changes"));
+    let how = Apply {
+        reason: args.reason.clone(),
+        progress: Some(&say),
+        who: process::who(context.settings.principal.as_ref()),
+        process: process::this(),
+        // Whether another one is gone is known by now.
+        over: Over::Now,
+        ..Apply::default()
+    };
+    let applied = apply(&limiter, &compared.plan, &how).await;
+    drop(progress);
+    Ok(applied.map(|applied| {
+        (form.applied, form.buckets) = (applied.changes, applied.buckets);
+        form
+    }))
+}
+
+/// Makes sure that no other apply is at work; true when what was read may be old by now.
+async fn cleared(context: &Context<'_>, compared: &Compared) -> anyhow::Result<bool> {
+    let (Some(limiter), Some(mark)) = (&compared.limiter, compared.plan.held()) else {
+        return Ok(false);
+    };
+    let watched = match fate(mark) {
+        Fate::Runs => Watched::AtWork(mark.clone()),
+        Fate::Gone => {
+            note_about_resumption(context, &compared.plan);
+            return Ok(false);
+        }
+        Fate::Unknown => {
+            context.printer.note(&format!(
+                "an apply of {} has begun at {} and not ended; watching for up to {} s whether it is \
+                 still at work (--take-over does not)",
+                mark.who,
+                rfc3339(mark.since()),
+                GONE_AFTER.as_secs()
+            ));
+            let clock = SystemClock::new();
+            let watching = watch(limiter, &compared.plan, &clock);
+            Progress::during(context.printer, "watching", watching).await?
+        }
+    };
+    match watched {
+        Watched::AtWork(mark) => Err(at_work(context, &mark).into()),
+        Watched::Gone => {
+            context.printer.note("nothing was heard of it; this one goes on where it stopped");
+            Ok(true)
+        }
+        Watched::Ended => Ok(true),
+    }
+}
+
+fn at_work(context: &Context<'_>, mark: &Mark) -> Failure {
+    let message = format!(
+        "another apply is at work: {}, since {}, last heard of at {}; nothing was changed",
+        mark.who,
+        rfc3339(mark.since()),
+        rfc3339(mark.heard())
+    );
+    Failure::conflict(message).hint(what_to_do(context))
+}
+
+fn what_to_do(context: &Context<'_>) -> String {
+    let again = context.command(&["limits", "plan", "-f", "FILE"]);
+    format!(
+        "wait until it has ended, and look with {again} what is left; `limits apply --take-over` \
+         stops it and goes on from there"
+    )
+}
+
+fn is_refused(error: &ApplyError) -> bool {
+    error.overlaps && error.made == 0 && error.at.is_none()
 }
 
 /// Registers the namespace of the file, and enters it.
@@ -75,6 +185,16 @@ async fn register(
 
 fn failed(context: &Context<'_>, error: &ApplyError) -> Failure {
     let failure = Failure::of_error(&error.source, error.to_string());
+    if is_refused(error) {
+        return failure.hint(what_to_do(context));
+    }
+    if error.overlaps {
+        let again = context.command(&["limits", "plan", "-f", "FILE"]);
+        return failure.hint(format!("what was changed stays; {again} shows what is left"));
+    }
     let again = context.command(&["limits", "apply", "-f", "FILE"]);
-    failure.hint(format!("what was changed stays; {again} goes on from there"))
+    match error.made {
+        0 => failure.hint(format!("{again} compares and tries again")),
+        _ => failure.hint(format!("what was changed stays; {again} goes on from there")),
+    }
 }

@@ -13,14 +13,14 @@ pub(crate) async fn run(context: &Context<'_>, args: &LimitsFileArgs) -> anyhow:
     let compared = compare(context, &args.file, false).await?;
     note_about_resumption(context, &compared.plan);
     let plan = &compared.plan;
-    let differs = compared.limiter.is_none() || !plan.changes.is_empty() || !plan.kept.is_empty();
+    let differs = compared.registers || !plan.changes.is_empty() || !plan.kept.is_empty();
     let exit = context.printer.answer(&PlanForm::from(&compared), &text(&compared))?;
     Ok(if differs { Exit::Differs } else { exit })
 }
 
 fn text(compared: &Compared) -> Text {
     let mut lines = Vec::new();
-    if compared.limiter.is_none() {
+    if compared.registers {
         lines.push(Cell::toned(format!("+ namespace {}", compared.namespace), Tone::Good));
     }
     let plan = &compared.plan;
@@ -42,6 +42,7 @@ fn lines_of(change: &Change) -> Vec<Cell> {
     let head = format!("{} {}{what}", change.sign().mark(), change.place());
     let mut lines = vec![Cell::toned(head, tone(change.sign()))];
     lines.extend(before.map(|value| Cell::toned(format!("    store: {value}"), Tone::Bad)));
+    lines.extend(super::along(change));
     lines.extend(after.map(|value| Cell::toned(format!("    file:  {value}"), Tone::Good)));
     lines
 }

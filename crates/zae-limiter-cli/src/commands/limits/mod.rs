@@ -5,14 +5,18 @@ pub(crate) mod apply;
 pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod plan;
+mod process;
 pub(crate) mod schema;
 
 use std::io::Read as _;
 use std::path::Path;
 
 use serde::Serialize;
-use zae_limiter::{NamespaceName, RateLimiter};
-use zae_limiter_manifest::{Change, Live, Manifest, Plan, Problem, Sign};
+use zae_limiter::domain::rfc3339;
+use zae_limiter::{Flag, LevelConfig, NamespaceName, RateLimiter};
+use zae_limiter_manifest::{Change, Live, Manifest, Mark, Place, Plan, Problem, Sign};
+
+use self::process::Fate;
 
 use crate::context::{Access, Context};
 use crate::error::Failure;
@@ -27,6 +31,8 @@ struct Compared {
     namespace: NamespaceName,
     /// `None` for a namespace that is not there yet.
     limiter: Option<RateLimiter>,
+    /// The namespace is registered first. One of its own comes with a new file.
+    registers: bool,
     plan: Plan,
 }
 
@@ -34,8 +40,22 @@ struct Compared {
 /// missing store file is created.
 async fn compare(context: &Context<'_>, file: &Path, prune: bool) -> anyhow::Result<Compared> {
     let manifest = read(context, file)?;
-    let registry = context.open_registry().await?;
     let name = &manifest.namespace;
+    let planned = |live: &Live| {
+        Plan::new(&manifest, live, prune)
+            .map_err(|error| refused(file, "does not fit the store", &error.problems))
+    };
+    if context.access == Access::Looks
+        && let Some(path) = context.missing_file()
+    {
+        let plan = planned(&Live::nothing())?;
+        context
+            .printer
+            .note(&format!("there is no file {}; `limits apply` creates it", path.display()));
+        let registers = name != NAMESPACE;
+        return Ok(Compared { namespace: name.clone(), limiter: None, registers, plan });
+    }
+    let registry = context.open_registry().await?;
     let limiter = match registry.namespace_info(name.clone()).await? {
         Some(_) => Some(registry.namespace(name.clone()).await?),
         None => None,
@@ -44,9 +64,8 @@ async fn compare(context: &Context<'_>, file: &Path, prune: bool) -> anyhow::Res
         Some(limiter) => Live::read(limiter, &manifest).await?,
         None => Live::nothing(),
     };
-    let plan = Plan::new(&manifest, &live, prune)
-        .map_err(|error| refused(file, "does not fit the store", &error.problems))?;
-    Ok(Compared { namespace: manifest.namespace, limiter, plan })
+    let (plan, registers) = (planned(&live)?, limiter.is_none());
+    Ok(Compared { namespace: name.clone(), limiter, registers, plan })
 }
 
 /// Reads a file, for the namespace that it names.
@@ -112,6 +131,30 @@ struct ChangeForm {
     before: Option<String>,
     after: Option<String>,
     effect: String,
+    /// What goes along with a deleted entity.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    along: Vec<AlongForm>,
+}
+
+/// What is stored for an entity that is deleted, for programs.
+#[derive(Serialize)]
+struct AlongForm {
+    level: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<String>,
+    limits: Vec<String>,
+    disabled: Option<bool>,
+}
+
+impl From<&(Place, LevelConfig)> for AlongForm {
+    fn from((place, stored): &(Place, LevelConfig)) -> AlongForm {
+        AlongForm {
+            level: place.level().source().as_str(),
+            resource: place.resource.as_ref().map(ToString::to_string),
+            limits: stored.limits.iter().map(ToString::to_string).collect(),
+            disabled: stored.flag.map(Flag::blocks),
+        }
+    }
 }
 
 impl From<&Change> for ChangeForm {
@@ -126,8 +169,38 @@ impl From<&Change> for ChangeForm {
             before,
             after,
             effect: change.effect(),
+            along: match change {
+                Change::Delete { along, .. } => along.iter().map(AlongForm::from).collect(),
+                _ => Vec::new(),
+            },
         }
     }
+}
+
+/// An apply that has begun and not ended, for programs.
+#[derive(Serialize)]
+struct HeldForm {
+    who: String,
+    since: String,
+    heard: String,
+    /// Whether its process runs, where that can be known from here.
+    runs: Option<bool>,
+}
+
+impl From<&Mark> for HeldForm {
+    fn from(mark: &Mark) -> HeldForm {
+        let runs = match fate(mark) {
+            Fate::Runs => Some(true),
+            Fate::Gone => Some(false),
+            Fate::Unknown => None,
+        };
+        let (since, heard) = (rfc3339(mark.since()), rfc3339(mark.heard()));
+        HeldForm { who: mark.who.clone(), since, heard, runs }
+    }
+}
+
+fn fate(mark: &Mark) -> Fate {
+    mark.process.as_deref().map_or(Fate::Unknown, process::fate)
 }
 
 /// A plan, for programs.
@@ -136,8 +209,10 @@ struct PlanForm {
     namespace: String,
     /// The namespace is not there yet, and is registered first.
     registers: bool,
-    /// An apply before was cut off.
+    /// An apply before has not ended.
     resumes: bool,
+    /// Whose that is, unless it said that it stopped.
+    held: Option<HeldForm>,
     added: usize,
     changed: usize,
     removed: usize,
@@ -152,8 +227,9 @@ impl From<&Compared> for PlanForm {
         let plan = &compared.plan;
         PlanForm {
             namespace: compared.namespace.to_string(),
-            registers: compared.limiter.is_none(),
+            registers: compared.registers,
             resumes: plan.is_resumed(),
+            held: plan.held().map(HeldForm::from),
             added: plan.count(Sign::Add),
             changed: plan.count(Sign::Change),
             removed: plan.count(Sign::Remove),
@@ -179,12 +255,13 @@ const EFFECTS_MAX: usize = 200;
 fn text(compared: &Compared, is_done: bool) -> Text {
     let plan = &compared.plan;
     let mut lines = Vec::new();
-    if compared.limiter.is_none() {
+    if compared.registers {
         lines.push(Cell::toned(format!("+ namespace {}", compared.namespace), Tone::Good));
     }
     let has_effects = plan.changes.len() <= EFFECTS_MAX;
     for change in &plan.changes {
         lines.push(Cell::toned(change, tone(change.sign())));
+        lines.extend(along(change));
         if has_effects {
             lines.push(Cell::toned(format!("    {}", change.effect()), Tone::Dim));
         }
@@ -197,6 +274,11 @@ fn text(compared: &Compared, is_done: bool) -> Text {
     };
     lines.push(Cell::plain(format!("{numbers}, {} as in the file", plan.unchanged)));
     Text::new().lines(lines)
+}
+
+/// What goes along with a deleted entity, each on a line of its own.
+fn along(change: &Change) -> impl Iterator<Item = Cell> {
+    change.along().into_iter().map(|line| Cell::toned(format!("    with it - {line}"), Tone::Bad))
 }
 
 /// What was managed, is no longer in the file, and stays.
@@ -217,12 +299,30 @@ fn note_about_kept(context: &Context<'_>, plan: &Plan) {
     ));
 }
 
+/// An apply before that has not ended: what is known of it.
 fn note_about_resumption(context: &Context<'_>, plan: &Plan) {
-    if plan.is_resumed() {
-        let goes_on = match context.access {
-            Access::SetsUp => "this one goes on where it stopped",
-            Access::Looks | Access::Changes => "`limits apply` goes on where it stopped",
-        };
-        context.printer.note(&format!("the last apply was cut off; {goes_on}"));
+    if !plan.is_resumed() {
+        return;
     }
+    let note = match plan.held().map(|mark| (mark, fate(mark))) {
+        Some((mark, Fate::Runs)) => {
+            let (who, since) = (&mark.who, rfc3339(mark.since()));
+            format!("an apply of {who} is at work since {since}; this is what it has not made yet")
+        }
+        Some((mark, Fate::Unknown)) => format!(
+            "an apply of {} has begun at {} and not ended, and was last heard of at {}: it is at \
+             work, or was cut off; `limits apply` finds out, and goes on where it stopped",
+            mark.who,
+            rfc3339(mark.since()),
+            rfc3339(mark.heard())
+        ),
+        Some((_, Fate::Gone)) | None => {
+            let goes_on = match context.access {
+                Access::SetsUp => "this one goes on where it stopped",
+                Access::Looks | Access::Changes => "`limits apply` goes on where it stopped",
+            };
+            format!("the last apply was cut off; {goes_on}")
+        }
+    };
+    context.printer.note(&note);
 }

@@ -1,0 +1,310 @@
+//! Two applies at once: who goes on, who is refused, and when one is taken for gone.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{Either, join, select};
+use zae_limiter::store::{Fault, FaultStore, SeededEntropy};
+use zae_limiter::{
+    AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Level, ManualClock, MemoryStore,
+    RateLimiter, StoreErrorKind, TimeMs,
+};
+use zae_limiter_manifest::{
+    Applied, Apply, ApplyError, BEAT, GONE_AFTER, Live, Manifest, Over, Plan, Watched, apply, watch,
+};
+
+const START: TimeMs = TimeMs(1_800_000_000_000);
+
+/// A store that two processes share, and a clock that moves when nobody has anything to do.
+struct World {
+    store: Arc<MemoryStore>,
+    clock: ManualClock,
+}
+
+impl World {
+    fn new() -> World {
+        World { store: Arc::new(MemoryStore::new()), clock: ManualClock::new(START) }
+    }
+
+    /// A process, whose calls may go wrong.
+    fn process(&self, plan: impl Fn(&'static str) -> Fault + Send + Sync + 'static) -> RateLimiter {
+        let store = FaultStore::new(Arc::clone(&self.store), plan);
+        RateLimiter::builder(store).build().expect("a limiter")
+    }
+
+    /// One whose calls go through.
+    fn sound(&self) -> RateLimiter {
+        self.process(|_| Fault::None)
+    }
+
+    fn how(&self, who: &str) -> Apply<'static> {
+        Apply {
+            who: who.to_owned(),
+            clock: Arc::new(self.clock.clone()),
+            entropy: Arc::new(SeededEntropy::new(who.len() as u64)),
+            ..Apply::default()
+        }
+    }
+
+    /// Does some work while time passes.
+    async fn passing<T>(&self, work: impl Future<Output = T>) -> T {
+        let time = async {
+            loop {
+                // Everybody comes to wait before a second is over.
+                for _ in 0..50 {
+                    tokio::task::yield_now().await;
+                }
+                self.clock.advance(Duration::from_secs(1));
+            }
+        };
+        match select(std::pin::pin!(work), std::pin::pin!(time)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(((), _)) => unreachable!("time goes on"),
+        }
+    }
+}
+
+async fn plan(limiter: &RateLimiter, manifest: &Manifest) -> Plan {
+    let live = Live::read(limiter, manifest).await.expect("a store can be read");
+    Plan::new(manifest, &live, false).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Flags on so many resources: changes that no version protects.
+fn flags(count: usize, word: &str) -> Manifest {
+    let lines: Vec<String> = (0..count).map(|n| format!("r{n}: {{disabled: {word}}}")).collect();
+    let text = format!("{{namespace: default, resources: {{{}}}}}", lines.join(", "));
+    Manifest::read(&text).expect("a good file").manifest
+}
+
+async fn is_begun(limiter: &RateLimiter) {
+    while limiter.managed(0).await.expect("a read").is_none_or(|it| !it.text.contains("begun")) {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn refused(outcome: Result<Applied, ApplyError>) -> ApplyError {
+    let error = outcome.expect_err("another one is at work");
+    assert_eq!(error.source.kind(), ErrorKind::Store(StoreErrorKind::Conflict), "{error}");
+    assert!(error.overlaps, "{error}");
+    error
+}
+
+/// A process that takes long over each change.
+fn slow(operation: &'static str) -> Fault {
+    if operation == "set_flag" { Fault::Yield(2_000) } else { Fault::None }
+}
+
+#[tokio::test]
+async fn an_apply_beside_one_at_work_is_refused_and_says_whose_it_is() {
+    let world = World::new();
+    let (one, two) = (world.process(slow), world.sound());
+    let (mine, theirs) = (flags(12, "true"), flags(12, "false"));
+    let first = plan(&one, &mine).await;
+    let how = world.how("ops on build-7");
+    let overlapping = async {
+        is_begun(&two).await;
+        let second = plan(&two, &theirs).await;
+        assert_eq!(second.held().expect("a mark").who, "ops on build-7");
+        let began = world.clock.monotonic();
+        let error = refused(apply(&two, &second, &world.how("another")).await);
+        assert!(world.clock.monotonic() - began <= BEAT + Duration::from_secs(2), "soon");
+        error
+    };
+    let (done, error) = world.passing(join(apply(&one, &first, &how), overlapping)).await;
+    assert_eq!(done.expect("the first one goes on").changes, 12);
+    assert_eq!(error.made, 0);
+    let told = error.to_string();
+    assert!(told.starts_with("another apply is at work: ops on build-7, since 2027-"), "{told}");
+    assert!(told.contains("last heard of at 2027-") && told.contains("nothing was changed"));
+    assert!(plan(&two, &mine).await.is_empty(), "nothing of the second file is stored");
+}
+
+/// Killed: no future is polled any more. Whatever its clock said, it is gone when nothing was heard
+/// of it for as long as that takes.
+#[tokio::test]
+async fn one_that_is_gone_is_taken_over_whatever_the_clocks_say() {
+    for minutes in [-60, 0, 60] {
+        let world = World::new();
+        let (one, two) = (world.process(slow), world.sound());
+        let (mine, theirs) = (flags(12, "true"), flags(12, "false"));
+        let first = plan(&one, &mine).await;
+        {
+            let (how, begun) = (world.how("first"), is_begun(&two));
+            let work = apply(&one, &first, &how);
+            select(std::pin::pin!(work), std::pin::pin!(begun)).await;
+        }
+        world.clock.step_to(START.plus_ms(minutes * 60_000));
+        let second = plan(&two, &theirs).await;
+        assert!(second.is_resumed() && second.held().is_some());
+        let began = world.clock.monotonic();
+        let how = world.how("second");
+        world.passing(apply(&two, &second, &how)).await.expect("it goes on from there");
+        let waited = world.clock.monotonic() - began;
+        assert!(waited >= GONE_AFTER && waited < GONE_AFTER + BEAT, "{minutes}: {waited:?}");
+        assert!(plan(&two, &theirs).await.is_empty());
+    }
+}
+
+/// The clock of one at work is set back and forth while another one watches.
+#[tokio::test]
+async fn one_at_work_is_not_taken_for_gone_when_a_clock_steps() {
+    for minutes in [-10, 10] {
+        let world = World::new();
+        let (one, two) = (world.process(slow), world.sound());
+        let (mine, theirs) = (flags(40, "true"), flags(40, "false"));
+        let first = plan(&one, &mine).await;
+        let how = world.how("first");
+        let overlapping = async {
+            is_begun(&two).await;
+            world.clock.step_to(START.plus_ms(minutes * 60_000));
+            let second = plan(&two, &theirs).await;
+            refused(apply(&two, &second, &world.how("other one")).await)
+        };
+        let (done, _) = world.passing(join(apply(&one, &first, &how), overlapping)).await;
+        assert_eq!(done.expect("the first one goes on").changes, 40, "{minutes}");
+    }
+}
+
+/// Taken over by force while it is at work: not one more change begins.
+#[tokio::test]
+async fn one_that_lost_its_mark_stops_before_its_next_write() {
+    let world = World::new();
+    let (taken, begun, late) =
+        (Arc::new(AtomicBool::new(false)), Arc::<AtomicUsize>::default(), Arc::default());
+    let one = {
+        let (taken, begun, late) =
+            (Arc::clone(&taken), Arc::clone(&begun), Arc::<AtomicUsize>::clone(&late));
+        world.process(move |operation| {
+            if operation != "set_flag" {
+                return Fault::None;
+            }
+            begun.fetch_add(1, Ordering::Relaxed);
+            late.fetch_add(usize::from(taken.load(Ordering::Relaxed)), Ordering::Relaxed);
+            // Much shorter than it takes to the next sign of life, which would find out too.
+            Fault::Yield(20)
+        })
+    };
+    let two = world.sound();
+    let (mine, theirs) = (flags(40, "true"), flags(40, "false"));
+    let first = plan(&one, &mine).await;
+    let how = world.how("first");
+    let force = async {
+        while begun.load(Ordering::Relaxed) < 9 {
+            tokio::task::yield_now().await;
+        }
+        let second = plan(&two, &theirs).await;
+        let over = Apply { over: Over::Now, ..world.how("by force") };
+        let second = apply(&two, &second, &over);
+        taken.store(true, Ordering::Relaxed);
+        second.await.expect("the second one")
+    };
+    let (stopped, done) = world.passing(join(apply(&one, &first, &how), force)).await;
+    let error = refused(stopped);
+    assert!(error.made > 0 && error.made < 40, "{}", error.made);
+    assert_eq!(late.load(Ordering::Relaxed), 0, "changes that began after the mark was lost");
+    assert!(done.changes > 0);
+    let told = error.to_string();
+    assert!(
+        told.contains("its work taken over") && told.contains("it has stopped after"),
+        "{told}"
+    );
+}
+
+/// A machine that slept between the look at the mark and the change looks again.
+#[tokio::test]
+async fn a_look_that_took_too_long_is_repeated() {
+    let world = World::new();
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let one = {
+        let (looks, clock) = (Arc::clone(&looks), world.clock.clone());
+        world.process(move |operation| {
+            let mut looks = looks.lock().expect("a lock");
+            // The third look of all is the first one before a change.
+            if operation == "managed"
+                && !looks.contains(&"asleep")
+                && looks.contains(&"set_managed")
+            {
+                looks.push("asleep");
+                clock.step_to(clock.now().plus_ms(600_000));
+            }
+            looks.push(operation);
+            Fault::None
+        })
+    };
+    let first = plan(&one, &flags(1, "true")).await;
+    looks.lock().expect("a lock").clear();
+    apply(&one, &first, &world.how("first")).await.expect("an apply");
+    let order = looks.lock().expect("a lock").clone();
+    assert_eq!(
+        order[..5],
+        ["set_managed", "asleep", "managed", "managed", "set_flag"],
+        "{order:?}"
+    );
+}
+
+/// Every answer to a sign of life is lost; it is ours all the same.
+#[tokio::test]
+async fn a_sign_of_life_without_an_answer_is_our_own() {
+    let world = World::new();
+    let count = AtomicUsize::new(0);
+    let one = world.process(move |operation| match operation {
+        "set_managed" if (1..3).contains(&count.fetch_add(1, Ordering::Relaxed)) => {
+            Fault::FailAfter(StoreErrorKind::Unavailable)
+        }
+        operation => slow(operation),
+    });
+    let first = plan(&one, &flags(12, "true")).await;
+    let how = world.how("first");
+    let done = world.passing(apply(&one, &first, &how)).await;
+    assert_eq!(done.expect("an apply").changes, 12);
+    assert!(plan(&world.sound(), &flags(12, "true")).await.is_empty());
+}
+
+/// What failed in the middle says that nobody is at work any more: nobody needs to watch.
+#[tokio::test]
+async fn one_that_fails_lays_its_mark_down() {
+    let world = World::new();
+    let limiter = world.sound();
+    let manifest = Manifest::read(
+        "{namespace: default, system: {limits: {rpm: 1/min}}, resources: {a: {disabled: true}}}",
+    );
+    let manifest = manifest.expect("a good file").manifest;
+    let first = plan(&limiter, &manifest).await;
+    limiter.set_limits(&Level::System, ["rpm:7".parse().unwrap()]).await.expect("a change");
+    let how = Apply { reason: Some("OPS-1".into()), ..world.how("first") };
+    let error = apply(&limiter, &first, &how).await.expect_err("a conflict");
+    assert!(!error.overlaps && error.other.is_none(), "{error}");
+    let second = plan(&limiter, &manifest).await;
+    assert!(second.is_resumed() && second.held().is_none());
+    apply(&limiter, &second, &world.how("second")).await.expect("no time needs to pass");
+    assert!(plan(&limiter, &manifest).await.is_empty());
+    let query = AuditQuery { subject: AuditSubject::System, page: Default::default() };
+    let mut events = limiter.audit_events(&query).await.expect("events").items;
+    events.retain(|event| event.action == AuditAction::LimitsApplied);
+    let stopped = &events[2].details;
+    assert_eq!(
+        stopped[..],
+        [("apply".into(), "stopped".into()), ("reason".to_owned(), "OPS-1".to_owned())]
+    );
+}
+
+#[tokio::test]
+async fn who_watches_hears_of_an_end() {
+    let world = World::new();
+    let short = |operation: &'static str| match operation {
+        "set_flag" => Fault::Yield(100),
+        _ => Fault::None,
+    };
+    let (one, two) = (world.process(short), world.sound());
+    let manifest = flags(4, "true");
+    let first = plan(&one, &manifest).await;
+    let how = world.how("first");
+    let watching = async {
+        is_begun(&two).await;
+        watch(&two, &plan(&two, &manifest).await, &world.clock).await.expect("a watch")
+    };
+    let (done, watched) = world.passing(join(apply(&one, &first, &how), watching)).await;
+    done.expect("an apply");
+    assert_eq!(watched, Watched::Ended);
+}
