@@ -243,8 +243,8 @@ impl Stock {
     }
 
     /// Room for a refund after `elapsed_ms`. More would be stock that was never bought. What refill
-    /// has reached of the layer is room as well, and what fills it is the bucket's: to this holder's
-    /// knowledge the bucket is full, and a refund to it would change nothing.
+    /// has reached of the layer is room as well, and what fills it is the bucket's: to this
+    /// holder's knowledge the bucket is full, and a refund to it would change nothing.
     #[must_use]
     pub fn room(&self, elapsed_ms: i64) -> Milli {
         self.span.saturating_sub(self.usable(elapsed_ms))

@@ -162,8 +162,8 @@ impl ApplyError {
 /// flags, and last what is removed. A level that somebody else has changed since the plan was made
 /// ends the apply with `Conflict`, and so does another apply that is at work.
 ///
-/// Cost: one write before and one after the changes, one read before each of them, and a write every
-/// ten seconds, as a sign of life.
+/// Cost: one write before and one after the changes, one read before each of them, and a write
+/// every ten seconds, as a sign of life.
 pub async fn apply(
     limiter: &RateLimiter,
     plan: &Plan,

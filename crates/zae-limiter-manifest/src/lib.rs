@@ -3,9 +3,9 @@
 //! A [`Manifest`] is the desired state of a namespace, read from YAML with every mistake named by
 //! its line. [`Live::read`] asks a store what there is of it, [`Plan::new`] compares the two
 //! without any I/O, and [`apply`] makes the changes: first it writes down what it is about to
-//! manage, then it changes, then it says that it is done. One apply at a time: while it is at work it
-//! keeps a [`Mark`] and gives signs of life, and another one is refused. An apply that is killed in
-//! between is finished by the next one. [`export`] writes what a store has as a manifest.
+//! manage, then it changes, then it says that it is done. One apply at a time: while it is at work
+//! it keeps a [`Mark`] and gives signs of life, and another one is refused. An apply that is killed
+//! in between is finished by the next one. [`export`] writes what a store has as a manifest.
 //!
 //! A crate of its own, because a service that takes from limits needs no YAML, and a service that
 //! brings its limits along needs no command line.

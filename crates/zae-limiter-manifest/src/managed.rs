@@ -1,11 +1,11 @@
 //! What files manage in a namespace: the places and entities that an apply has made or taken over.
 //! Only those are ever removed because a file no longer has them.
 //!
-//! The text that a store keeps: a line with the format and whether an apply is under way, and whose,
-//! then one line per place, sorted: entity, resource (`-` for none) and marks. A line goes to the
-//! part that its offset says; so lines that are added only move later lines to later parts, and
-//! lines that are removed only to earlier ones. Parts are written in the order that loses no line,
-//! wherever the writer is killed ([`crate::hold`]).
+//! The text that a store keeps: a line with the format and whether an apply is under way, and
+//! whose, then one line per place, sorted: entity, resource (`-` for none) and marks. A line goes
+//! to the part that its offset says; so lines that are added only move later lines to later parts,
+//! and lines that are removed only to earlier ones. Parts are written in the order that loses no
+//! line, wherever the writer is killed ([`crate::hold`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// Killed after any number of parts, in the order of `Hold::begin` and `Hold::end`: every line that was managed
-    /// before, and every line that is managed afterwards, is still there.
+    /// Killed after any number of parts, in the order of `Hold::begin` and `Hold::end`: every line
+    /// that was managed before, and every line that is managed afterwards, is still there.
     #[test]
     fn no_line_is_lost_between_two_parts() {
         let (few, many) = (managed(8_000..30_000), managed(0..60_000));

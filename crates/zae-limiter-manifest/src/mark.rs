@@ -2,8 +2,8 @@
 //! line of what is managed, so that taking, keeping and losing it is a write over the version that
 //! was read.
 //!
-//! No clock of the wall decides anything: an apply is gone when somebody has watched for long enough
-//! that its sign of life does not come. The times of a mark are for people.
+//! No clock of the wall decides anything: an apply is gone when somebody has watched for long
+//! enough that its sign of life does not come. The times of a mark are for people.
 
 use std::time::Duration;
 

@@ -315,7 +315,8 @@ impl Deal {
             let after = self.after.all_limits().iter().find(|after| after.name == before.name)?;
             let used = after.consumed.saturating_sub(before.consumed);
             let mut gained = after.balance.saturating_sub(before.balance);
-            // Room for refunds is a credit to be: it depends on the balance as what comes back does.
+            // Room for refunds is a credit to be: it depends on the balance as what comes back
+            // does.
             let lot = self.provision.lots.iter().find(|lot| usize::from(lot.limit) == index);
             let room = lot.map_or(Milli::ZERO, |lot| lot.span.saturating_sub(debited(index)));
             let mut back = gained.saturating_add(debited(index)).saturating_add(room);

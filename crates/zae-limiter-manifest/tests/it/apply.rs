@@ -207,8 +207,8 @@ async fn a_file_of_many_places_is_remembered_in_parts() {
     assert!(plan(&limiter, &nothing, true).await.is_empty());
 }
 
-/// Cut off at each write of the parts, before the first change and after the last one: what was made
-/// is managed, and goes.
+/// Cut off at each write of the parts, before the first change and after the last one: what was
+/// made is managed, and goes.
 #[tokio::test]
 async fn parts_that_are_half_written_lose_no_place() {
     let entity = |n: usize| format!("{}{n:05}: {{disabled: true}}", "x".repeat(200));

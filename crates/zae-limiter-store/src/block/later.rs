@@ -39,9 +39,9 @@ struct Member {
 }
 
 impl<S: Store + ?Sized + 'static> BlockStore<S> {
-    /// Has what no caller needs to wait for done elsewhere: the blocks that are bought after a chain
-    /// was granted, and the report of buckets that fell silent. `behind` takes work and does it, or
-    /// drops it; the first one stays. It holds for all namespaces.
+    /// Has what no caller needs to wait for done elsewhere: the blocks that are bought after a
+    /// chain was granted, and the report of buckets that fell silent. `behind` takes work and does
+    /// it, or drops it; the first one stays. It holds for all namespaces.
     pub fn work_behind(&self, behind: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) {
         // Whoever comes second has the same.
         let _ = self.shared.behind.set(Arc::new(behind));
@@ -79,8 +79,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }));
     }
 
-    /// Reports the use of buckets that nobody asks for any more, some at a time: a request that asks
-    /// the store passes by.
+    /// Reports the use of buckets that nobody asks for any more, some at a time: a request that
+    /// asks the store passes by.
     pub(super) fn report_silent(&self, now: TimeMs) {
         let Some(behind) = self.shared.behind.get() else { return };
         let last = self.shared.looked_at.load(SeqCst);
@@ -121,7 +121,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         !slot.lock().is_busy() || self.ends(done).await
     }
 
-    /// Waits for what is under way; false when it takes too long. Without a clock there is no bound.
+    /// Waits for what is under way; false when it takes too long. Without a clock there is no
+    /// bound.
     pub(super) async fn ends(&self, mut done: Pin<&mut Notified<'_>>) -> bool {
         let Some(clock) = &self.shared.clock else {
             done.await;
