@@ -57,3 +57,15 @@ impl fmt::Display for Flag {
         f.write_str(self.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is stored in files and tables that are there.
+    #[test]
+    fn numbers_words_and_answers_stay() {
+        let stored = Flag::ALL.map(|flag| (flag as u8, flag.as_str(), flag.answer()));
+        assert_eq!(stored, [(1, "disabled", "true"), (0, "enabled", "false")]);
+    }
+}
