@@ -99,10 +99,11 @@ pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
         fields.push(("on unavailable", Cell::plain(policy)));
     }
     if let Some(flag) = config.flag {
-        fields.push((
-            "disabled",
-            if flag.blocks() { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") },
-        ));
+        let cell = match flag {
+            Flag::Enabled => Cell::plain("no"),
+            flag => self::flag(Some(flag)),
+        };
+        fields.push(("disabled", cell));
     }
     let mut table = Table::new(["LIMIT", "RATE:", "BURST:"]);
     for limit in config.limits.iter() {
@@ -170,18 +171,20 @@ pub(crate) fn next_commands(commands: &[String]) -> Fields {
     labels.zip(commands.iter().map(Cell::plain)).collect()
 }
 
+/// How a flag is shown.
+pub(crate) fn tone(flag: Flag) -> Tone {
+    if flag.blocks() { Tone::Bad } else { Tone::Plain }
+}
+
 /// What a flag says: a level without one inherits.
 pub(crate) fn flag(flag: Option<Flag>) -> Cell {
-    let tone = if flag.is_some_and(Flag::blocks) { Tone::Bad } else { Tone::Plain };
-    Cell::toned(flag.map_or("-", flag_word), tone)
+    flag.map_or_else(|| Cell::plain("-"), |flag| Cell::toned(flag_words(flag), tone(flag)))
 }
 
 /// The answer of a flag to the question whether it is disabled.
-pub(crate) fn flag_word(flag: Flag) -> &'static str {
-    match flag {
-        Flag::Disabled => "yes",
-        Flag::Enabled => "no, enabled",
-    }
+pub(crate) fn flag_words(flag: Flag) -> String {
+    let answer = if flag.blocks() { "yes" } else { "no" };
+    if flag == Flag::Disabled { answer.to_owned() } else { format!("{answer}, {flag}") }
 }
 
 /// A size for people: a tenth of the unit, rounded up.

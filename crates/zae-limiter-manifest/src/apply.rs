@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt as _};
 use zae_limiter::store::{Entropy, SystemEntropy};
 use zae_limiter::{
-    Clock, EntityId, EntityUpdate, Error, ErrorKind, Flag, LimitsChange, NewEntity, RateLimiter,
+    Clock, EntityId, EntityUpdate, Error, ErrorKind, LimitsChange, NewEntity, RateLimiter,
     StoreError, StoreErrorKind, SystemClock,
 };
 
@@ -282,13 +282,13 @@ fn phases(changes: &[Change]) -> Vec<Vec<&Change>> {
         let step = match change {
             // Before the flags: a flag gives its level a new version, and the plan knows the old.
             Change::Limits { place, after, .. } if !after.is_empty() => (0, depth_of(place)),
-            Change::Flag { after: Some(Flag::Disabled), .. } => (1, 0),
+            Change::Flag { after: Some(flag), .. } if flag.blocks() => (1, 0),
             Change::Create { id, .. } => {
                 let parent = |id: &EntityId| created.get(id).and_then(|spec| spec.parent.as_ref());
                 (2, generations(id, parent))
             }
             Change::Update { .. } => (3, 0),
-            Change::Flag { after: Some(Flag::Enabled), .. } => (4, 0),
+            Change::Flag { after: Some(_), .. } => (4, 0),
             Change::Flag { after: None, .. } | Change::Limits { .. } => (5, 0),
             Change::Delete { before, .. } => {
                 let parent = |id: &EntityId| deleted.get(id).copied().flatten();

@@ -198,8 +198,8 @@ impl Change {
             }
             Change::Limits { before, after, .. } => effect_of_limits(before, after),
             Change::Flag { after, .. } => match after {
-                Some(Flag::Disabled) => "every call is refused; balances are kept",
-                Some(Flag::Enabled) => "calls are admitted, whatever weaker levels say",
+                Some(flag) if flag.blocks() => "every call is refused; balances are kept",
+                Some(_) => "calls are admitted, whatever weaker levels say",
                 None => "weaker levels decide",
             }
             .to_owned(),

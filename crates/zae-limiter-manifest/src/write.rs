@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
-use zae_limiter::{Flag, Limit};
+use zae_limiter::Limit;
+use zae_limiter::wire::FlagForm;
 
 use crate::manifest::{EntitySpec, LevelSpec, Manifest, Place};
 use crate::read::ALL_RESOURCES;
@@ -114,7 +115,7 @@ fn line(text: &mut String, depth: usize, words: &str) {
 fn level(text: &mut String, depth: usize, spec: Option<&LevelSpec>) {
     let Some(spec) = spec else { return };
     if let Some(flag) = spec.flag {
-        line(text, depth, &format!("disabled: {}", flag.blocks()));
+        line(text, depth, &format!("disabled: {}", flag.answer()));
     }
     if !spec.limits.is_empty() {
         line(text, depth, "limits:");
@@ -167,7 +168,7 @@ fn described_json(spec: &EntitySpec) -> Value {
 
 fn level_json(spec: &LevelSpec) -> Map<String, Value> {
     let mut stored = Map::new();
-    stored.extend(spec.flag.map(|flag: Flag| ("disabled".to_owned(), json!(flag.blocks()))));
+    stored.extend(spec.flag.map(|flag| ("disabled".to_owned(), json!(FlagForm(flag)))));
     if !spec.limits.is_empty() {
         let limit = |limit: &Limit| {
             let parts = json!({

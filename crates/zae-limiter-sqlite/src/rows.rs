@@ -29,15 +29,17 @@ macro_rules! bucket_columns {
 }
 pub(crate) use bucket_columns;
 
-/// A flag as its column has it: 1 for disabled, 0 for enabled, NULL for none.
+/// A flag as its column has it: its number, NULL for none.
 pub(crate) fn flag_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Flag>> {
-    let disabled: Option<bool> = row.get(column)?;
-    Ok(disabled.map(Flag::from_disabled))
+    let Some(number) = row.get::<_, Option<u8>>(column)? else { return Ok(None) };
+    let flag = Flag::ALL.into_iter().find(|flag| flag_column(*flag) == number);
+    let unknown = || corrupt_value(column, "flag", format!("{number} stands for none"));
+    flag.map(Some).ok_or_else(unknown)
 }
 
 /// A flag for its column: the reverse of [`flag_at`].
-pub(crate) fn flag_column(flag: Flag) -> bool {
-    flag.blocks()
+pub(crate) fn flag_column(flag: Flag) -> u8 {
+    flag as u8
 }
 
 /// A bucket from the columns of [`bucket_columns`], which begin at `first`.

@@ -73,10 +73,7 @@ pub fn flag_set(
     flag: Option<Flag>,
     before: Option<Flag>,
 ) -> AuditEvent {
-    let word = |flag: Option<Flag>| match flag {
-        Some(flag) => flag.blocks().to_string(),
-        None => "inherited".to_owned(),
-    };
+    let word = |flag: Option<Flag>| flag.map_or("inherited", Flag::answer).to_owned();
     let details = vec![("disabled".to_owned(), word(flag)), ("was".to_owned(), word(before))];
     of_level(change, AuditAction::FlagsSet, level, details)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use zae_limiter_core::{
     AuditEvent, Entity, Flag, Limit, LimitStatus, RateLimitExceeded, UsageSnapshot, Wait, rfc3339,
 };
@@ -135,13 +135,26 @@ impl From<&Limit> for LimitForm {
     }
 }
 
+/// A flag: whether it disables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagForm(pub Flag);
+
+impl Serialize for FlagForm {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Flag::Enabled => serializer.serialize_bool(false),
+            Flag::Disabled => serializer.serialize_bool(true),
+        }
+    }
+}
+
 /// The configuration stored at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LevelForm {
     /// The limits.
     pub limits: Vec<LimitForm>,
     /// The flag: null inherits.
-    pub disabled: Option<bool>,
+    pub disabled: Option<FlagForm>,
     /// The outage policy; system level only.
     pub on_unavailable: Option<&'static str>,
     /// The level's version.
@@ -152,7 +165,7 @@ impl From<&LevelConfig> for LevelForm {
     fn from(level: &LevelConfig) -> LevelForm {
         LevelForm {
             limits: level.limits.iter().map(LimitForm::from).collect(),
-            disabled: level.flag.map(Flag::blocks),
+            disabled: level.flag.map(FlagForm),
             on_unavailable: level.on_unavailable.map(|policy| policy.as_str()),
             version: level.version,
         }
@@ -225,7 +238,7 @@ pub struct BucketForm {
     /// The resource of the bucket.
     pub resource: String,
     /// True while the bucket is disabled.
-    pub disabled: bool,
+    pub disabled: FlagForm,
     /// The instant of the balances below.
     pub refilled_at: String,
     /// From when on the bucket may be forgotten once it is full.
@@ -258,7 +271,7 @@ impl From<&BucketView> for BucketForm {
         BucketForm {
             entity_id: bucket.entity.to_string(),
             resource: bucket.resource.to_string(),
-            disabled: bucket.state.flag.blocks(),
+            disabled: FlagForm(bucket.state.flag),
             refilled_at: rfc3339(bucket.state.refilled_at),
             expires_at: bucket.state.expires_at().map(rfc3339),
             limits: bucket.state.limits().iter().map(limit).collect(),

@@ -1,7 +1,7 @@
 //! `entity buckets`.
 
 use zae_limiter::wire::BucketForm;
-use zae_limiter::{BucketView, Milli};
+use zae_limiter::{BucketView, Flag, Milli};
 
 use super::shared::listing;
 use crate::args::entity::EntityBucketsArgs;
@@ -42,16 +42,16 @@ fn table(buckets: &[BucketView]) -> Table {
                 Cell::plain(Milli(limit.params.capacity_milli).floor_tokens()),
                 Cell::left(available),
                 Cell::plain(limit.consumed.floor_tokens()),
-                state(bucket.state.flag.blocks(), available),
+                state(bucket.state.flag, available),
             ]);
         }
     }
     table
 }
 
-pub(crate) fn state(is_disabled: bool, available: i64) -> Cell {
-    match is_disabled {
-        true => Cell::toned("disabled", Tone::Bad),
+pub(crate) fn state(flag: Flag, available: i64) -> Cell {
+    match flag.blocks() {
+        true => Cell::toned(flag, Tone::Bad),
         false if available < 0 => Cell::toned("in debt", Tone::Warning),
         false => Cell::plain("-"),
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zae_limiter::domain::rfc3339;
 use zae_limiter::dynamodb::ShardView;
-use zae_limiter::wire::{BucketForm, BucketLimitForm};
+use zae_limiter::wire::{BucketForm, BucketLimitForm, FlagForm};
 use zae_limiter::{BucketView, Error, Page};
 
 use super::entity_buckets::state;
@@ -28,7 +28,7 @@ struct ShardForm {
     shard: u32,
     /// How many shards the bucket would have if all had split as often as this one.
     of: i64,
-    disabled: bool,
+    disabled: FlagForm,
     refilled_at: String,
     limits: Vec<BucketLimitForm>,
 }
@@ -55,7 +55,7 @@ fn form((bucket, shards): &(BucketView, Vec<ShardView>)) -> Form {
     let shard = |view: &ShardView| ShardForm {
         shard: view.shard,
         of: view.count,
-        disabled: view.disabled,
+        disabled: FlagForm(view.flag),
         refilled_at: rfc3339(view.refilled_at),
         limits: view
             .limits
@@ -85,7 +85,7 @@ fn table(buckets: &[(BucketView, Vec<ShardView>)]) -> Table {
                     Cell::plain(limit.capacity.floor_tokens()),
                     Cell::left(available),
                     Cell::plain(limit.consumed.floor_tokens()),
-                    state(shard.disabled, available),
+                    state(shard.flag, available),
                 ]);
             }
         }

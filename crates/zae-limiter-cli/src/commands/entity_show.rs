@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zae_limiter::wire::EntityForm;
+use zae_limiter::wire::{EntityForm, FlagForm};
 use zae_limiter::{Flag, ResourceName};
 
 use super::shared::{entities, flags};
@@ -23,15 +23,15 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Re
     let mut fields = view::entity_fields(&entity);
     fields.push(("disabled", view::flag(own)));
     let flag = |(resource, flag): &(ResourceName, Flag)| {
-        format!("{} on {resource}", view::flag_word(*flag))
+        format!("{} on {resource}", view::flag_words(*flag))
     };
     fields.extend(on_resources.iter().map(|found| ("", Cell::plain(flag(found)))));
     let form = Form {
         entity: EntityForm::from(&entity),
-        disabled: own.map(Flag::blocks),
+        disabled: own.map(FlagForm),
         disabled_on: on_resources
             .iter()
-            .map(|(resource, flag)| (resource.to_string(), flag.blocks()))
+            .map(|(resource, flag)| (resource.to_string(), FlagForm(*flag)))
             .collect(),
     };
     context.printer.answer(&form, &Text::new().fields(fields))
@@ -43,7 +43,7 @@ struct Form {
     #[serde(flatten)]
     entity: EntityForm,
     /// On every resource; null inherits.
-    disabled: Option<bool>,
+    disabled: Option<FlagForm>,
     /// On single resources.
-    disabled_on: BTreeMap<String, bool>,
+    disabled_on: BTreeMap<String, FlagForm>,
 }

@@ -2,7 +2,7 @@
 //! enabled. `system`, `resource` and `entity` differ in the level that they name.
 
 use serde::Serialize;
-use zae_limiter::wire::LevelForm;
+use zae_limiter::wire::{FlagForm, LevelForm};
 use zae_limiter::{
     ErrorKind, Flag, Level, Limit, LimitName, LimitsChange, OnUnavailable, RateLimiter,
     StoreErrorKind,
@@ -167,10 +167,10 @@ pub(crate) async fn delete(
 }
 
 #[derive(Serialize)]
-struct FlagForm {
+struct FlaggedForm {
     #[serde(flatten)]
     name: NameForm,
-    disabled: Option<bool>,
+    disabled: Option<FlagForm>,
     buckets: u64,
     /// Left out where every bucket there is was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,9 +202,9 @@ pub(crate) async fn flag(
     let done = flag.map_or("cleared the flag of", Flag::as_str);
     let blocks = flag.is_some_and(Flag::blocks);
     let seconds = reached.binds_within.as_secs();
-    let form = FlagForm {
+    let form = FlaggedForm {
         name: (&level).into(),
-        disabled: flag.map(Flag::blocks),
+        disabled: flag.map(FlagForm),
         buckets: reached.buckets,
         binds_within_seconds: (seconds > 0).then_some(seconds),
         still_disabled: if blocks { Vec::new() } else { still_disabled(&limiter, &level).await },

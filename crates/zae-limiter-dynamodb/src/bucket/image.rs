@@ -17,7 +17,7 @@ use crate::bucket::shard::Standing;
 use crate::bucket::write::{Pin, Room};
 use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
 use crate::records::attr;
-use crate::records::item::{corrupt, shown};
+use crate::records::item::{config, corrupt, shown};
 use crate::table::Item;
 
 /// Item-level attributes of features this version does not have.
@@ -476,14 +476,13 @@ impl ImageLimit {
 
 /// A bucket is enabled when it has no attribute `disabled`; every take pins that absence.
 fn flag_in(item: &Item, value: &AttributeValue) -> Result<Flag, StoreError> {
-    if *value == AttributeValue::Bool(true) {
-        return Ok(Flag::Disabled);
-    }
-    let problem = format!(
-        "is {}, not true; enable its entity or resource again to take it away",
-        shown(value)
-    );
-    Err(corrupt(item, attr::DISABLED, problem))
+    config::flag_from(value).filter(|flag| flag.blocks()).ok_or_else(|| {
+        let problem = format!(
+            "is {}, not true; enable its entity or resource again to take it away",
+            shown(value)
+        );
+        corrupt(item, attr::DISABLED, problem)
+    })
 }
 
 /// The number of the shard that a key names.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use zae_limiter_core::{EntityId, LimitName, Milli, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, Flag, LimitName, Milli, ResourceName, TimeMs};
 use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
@@ -30,8 +30,8 @@ pub struct ShardView {
     pub shard: u32,
     /// How many shards the bucket would have if all had split as often as this one.
     pub count: i64,
-    /// True while it is disabled.
-    pub disabled: bool,
+    /// The flag in force.
+    pub flag: Flag,
     /// When it was last refilled by a write.
     pub refilled_at: TimeMs,
     /// Its part of every limit in force.
@@ -187,7 +187,7 @@ impl ShardView {
         ShardView {
             shard: image.standing.shard,
             count: image.standing.count,
-            disabled: image.flag.blocks(),
+            flag: image.flag,
             refilled_at: image.refilled_at,
             limits: limits
                 .map(|limit| ShardLimit {

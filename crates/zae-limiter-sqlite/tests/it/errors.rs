@@ -89,12 +89,13 @@ fn an_older_file_is_migrated_by_a_writer_only() {
     // What a process leaves that was killed before it had migrated a new file: version 0.
     fs::write(scratch.path(), "").expect("a file");
     let options = SqliteOptions::new().read_only();
+    let ours = Scratch::new().open().status(START).expect("a status").schema_version;
     fails(
         SqliteStore::open_with(scratch.path(), options.clone()),
         StoreErrorKind::Incompatible,
-        &["version 0", "version 3", "migrate"],
+        &["version 0", &format!("version {ours}"), "migrate"],
     );
-    assert_eq!(scratch.open().status(START).expect("a status").schema_version, 3);
+    assert_eq!(scratch.open().status(START).expect("a status").schema_version, ours);
     assert!(SqliteStore::open_with(scratch.path(), options).is_ok());
 }
 

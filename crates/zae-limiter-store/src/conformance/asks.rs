@@ -133,11 +133,14 @@ impl Answer {
     /// Member `member` is disabled.
     #[track_caller]
     pub(super) fn disabled(&self, member: usize) {
-        assert_eq!(
-            self.outcome,
-            ConsumeOutcome::Blocked { member, flag: Flag::Disabled },
-            "member {member} is disabled"
-        );
+        self.blocked(member, Flag::Disabled);
+    }
+
+    /// Member `member` has this flag.
+    #[track_caller]
+    pub(super) fn blocked(&self, member: usize, flag: Flag) {
+        let expected = ConsumeOutcome::Blocked { member, flag };
+        assert_eq!(self.outcome, expected, "member {member} is {flag}");
     }
 
     pub(super) fn is_granted(&self) -> bool {

@@ -1,12 +1,13 @@
 //! The audit log: every administrative change, once, and nothing else.
 
-use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId, Flag};
+use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId};
 
 use super::fixture::{
     Fixture, GPT, SECOND, about, at, entity_level, entity_on, in_pages_of, limit_list, resource,
     resource_level, rpm,
 };
 use crate::{Change, EntityUpdate, Level, LimitsChange, OnUnavailable};
+use zae_limiter_core::Flag::{Disabled, Enabled};
 
 async fn actions(f: &Fixture, subject: &AuditSubject) -> Vec<AuditAction> {
     f.events(subject).await.iter().map(|event| event.action).collect()
@@ -37,7 +38,7 @@ pub(super) async fn changes_of_limits_and_flags_are_recorded_with_their_level(f:
         f.set(&level, "rpm:1").await;
         let mut expected = vec![LimitsDeleted, LimitsSet];
         if level != Level::System {
-            f.flag(&level, Some(true)).await;
+            f.flag(&level, Some(Disabled)).await;
             expected.insert(1, FlagsSet);
         }
         f.unset(&level).await;
@@ -68,7 +69,7 @@ pub(super) async fn an_event_says_who_when_and_what(f: Fixture) {
     assert!(details.contains("rpm"), "the details tell the new limits, found {details}");
 
     let nobody = Change { principal: None, at: at(2_000), event: EventId::new(at(2_000), 0) };
-    f.store.set_flag(&level, Some(Flag::Disabled), &nobody).await.expect("a level can be flagged");
+    f.store.set_flag(&level, Some(Disabled), &nobody).await.expect("a level can be flagged");
     assert_eq!(f.events(&about("key")).await[0].principal, None, "nobody was named");
 }
 
@@ -84,9 +85,9 @@ pub(super) async fn an_event_says_what_was_before(f: Fixture) {
     f.set(&level, "rpm:30/min").await;
     let found = told(about("key")).await;
     assert_eq!(found, ["limit=rpm:30/min", "was=rpm:60/min", "was=tpm:100/hour"]);
-    f.flag(&level, Some(true)).await;
+    f.flag(&level, Some(Disabled)).await;
     assert_eq!(told(about("key")).await, ["disabled=true", "was=inherited"]);
-    f.flag(&level, Some(false)).await;
+    f.flag(&level, Some(Enabled)).await;
     assert_eq!(told(about("key")).await, ["disabled=false", "was=true"]);
     f.flag(&level, None).await;
     assert_eq!(told(about("key")).await, ["disabled=inherited", "was=false"]);
@@ -190,7 +191,9 @@ pub(super) async fn events_of_the_same_instant_are_all_kept(f: Fixture) {
 pub(super) async fn events_are_ordered_by_their_ids(f: Fixture) {
     // Two administrators whose clocks differ: the log has one order all the same.
     for ms in [5_000, 2_000, 9_000, 1_000] {
-        f.try_flag(&entity_level("key"), Some(true), at(ms)).await.expect("a level can be flagged");
+        f.try_flag(&entity_level("key"), Some(Disabled), at(ms))
+            .await
+            .expect("a level can be flagged");
     }
     let times: Vec<_> = f.events(&about("key")).await.iter().map(|event| event.at).collect();
     assert_eq!(times, [9_000, 5_000, 2_000, 1_000].map(at), "newest first, by id");

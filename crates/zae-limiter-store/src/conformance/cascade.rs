@@ -7,6 +7,7 @@ use super::fixture::{
     resource_level, rpm,
 };
 use crate::LimitsInForce;
+use zae_limiter_core::Flag::{Disabled, Enabled};
 
 /// A chain of `length` members, each with its own capacity: 101 for the first, 102 for the second,
 /// and so on.
@@ -168,16 +169,16 @@ pub(super) async fn a_stale_member_stops_the_chain_before_anything_is_taken(f: F
 pub(super) async fn a_disabled_member_stops_the_chain_before_anything_is_taken(f: Fixture) {
     let child = rpm("child", 1);
     let parent = ask("parent", &limits("rpm:100/min"), "rpm=1");
-    f.flag(&entity_level("parent"), Some(true)).await;
+    f.flag(&entity_level("parent"), Some(Disabled)).await;
     f.chain(&[child.clone(), parent.clone()], at(0)).await.disabled(1);
     f.is_as_it_was("child", None, at(0)).await;
-    f.flag(&entity_on("child", GPT), Some(true)).await;
+    f.flag(&entity_on("child", GPT), Some(Disabled)).await;
     f.chain(&[child, parent], at(0)).await.disabled(0);
 }
 
 pub(super) async fn switched_off_is_said_before_exhausted(f: Fixture) {
     f.take(&rpm("child", 60), at(0)).await.granted(&[0]);
-    f.flag(&entity_level("parent"), Some(true)).await;
+    f.flag(&entity_level("parent"), Some(Disabled)).await;
     let members = [rpm("child", 1), rpm("parent", 1)];
     // Waiting would not help, so a wait would be the wrong answer.
     f.chain(&members, at(0)).await.disabled(1);
@@ -213,7 +214,7 @@ pub(super) async fn a_disabled_member_without_limits_stops_the_chain(f: Fixture)
     f.chain(&members, at(0)).await.granted(&[59_000]);
     let levels = [entity_level("org"), entity_on("org", GPT)];
     for level in levels {
-        f.flag(&level, Some(true)).await;
+        f.flag(&level, Some(Disabled)).await;
         f.chain(&members, at(0)).await.disabled(1);
         f.peek(&members, at(0)).await.disabled(1);
         assert_eq!(f.balances("child", at(0)).await, [59_000], "nothing was taken from the child");
@@ -222,13 +223,13 @@ pub(super) async fn a_disabled_member_without_limits_stops_the_chain(f: Fixture)
     }
     // Disabled although it has a bucket, from the time when it had limits.
     f.take(&rpm("org", 1), at(0)).await.granted(&[59_000]);
-    f.flag(&entity_level("org"), Some(true)).await;
+    f.flag(&entity_level("org"), Some(Disabled)).await;
     f.chain(&members, at(0)).await.disabled(1);
     // A resource that is off, with an exception for the child: the member without limits has none.
     f.flag(&entity_level("org"), None).await;
-    f.flag(&resource_level(GPT), Some(true)).await;
-    f.flag(&entity_level("child"), Some(false)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
+    f.flag(&entity_level("child"), Some(Enabled)).await;
     f.chain(&members, at(0)).await.disabled(1);
-    f.flag(&entity_level("org"), Some(false)).await;
+    f.flag(&entity_level("org"), Some(Enabled)).await;
     f.chain(&members, at(0)).await.granted(&[58_000]);
 }

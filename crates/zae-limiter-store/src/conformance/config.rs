@@ -1,6 +1,6 @@
 //! Limits at four levels, and their resolution for a request.
 
-use zae_limiter_core::{AuditAction, AuditSubject, Flag, LimitSource};
+use zae_limiter_core::{AuditAction, AuditSubject, LimitSource};
 
 use super::fixture::{
     Fixture, GPT, at, entity, entity_level, entity_on, fails, limit_list, resource, resource_level,
@@ -10,6 +10,7 @@ use crate::{
     Level, LevelConfig, LimitsChange, MANAGED_BYTES_MAX, MANAGED_PARTS_MAX, Managed, ManagedChange,
     MemberKey, OnUnavailable, StoreError,
 };
+use zae_limiter_core::Flag::{Disabled, Enabled};
 
 /// The limits in force for an entity and a resource, and their source.
 async fn found(f: &Fixture, id: &str, name: &str) -> String {
@@ -105,10 +106,10 @@ pub(super) async fn versions_grow_with_every_change(f: Fixture) {
     let first = f.set(&resource_level(GPT), "rpm:1").await;
     let second = f.set(&resource_level(GPT), "rpm:1").await;
     assert!(0 < first && first < second, "versions grow, found {first} and then {second}");
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     let LevelConfig { limits, flag, version, .. } =
         f.level(&resource_level(GPT)).await.expect("the level is there");
-    assert_eq!((limits, flag), (limit_list("rpm:1").into(), Some(Flag::Disabled)));
+    assert_eq!((limits, flag), (limit_list("rpm:1").into(), Some(Disabled)));
     assert!(second < version, "a flag is a change too, found {second} and then {version}");
 }
 
@@ -140,17 +141,17 @@ pub(super) async fn a_version_does_not_come_back_after_a_deletion(f: Fixture) {
 
 pub(super) async fn deleting_limits_keeps_the_flag(f: Fixture) {
     f.set(&resource_level(GPT), "rpm:1").await;
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     assert!(f.unset(&resource_level(GPT)).await, "there were limits to delete");
     let stored = f.level(&resource_level(GPT)).await.expect("the flag is still there");
-    assert_eq!((stored.limits, stored.flag), ([].into(), Some(Flag::Disabled)));
+    assert_eq!((stored.limits, stored.flag), ([].into(), Some(Disabled)));
     assert!(!f.unset(&resource_level(GPT)).await, "no limits are left to delete");
-    assert_eq!(f.resolve("key", GPT).await.blocked_by, Some((Flag::Disabled, resource_level(GPT))));
+    assert_eq!(f.resolve("key", GPT).await.blocked_by, Some((Disabled, resource_level(GPT))));
 }
 
 pub(super) async fn a_level_with_only_a_flag_supplies_no_limits(f: Fixture) {
     f.set(&Level::System, "rpm:1/min").await;
-    f.flag(&entity_on("key", GPT), Some(false)).await;
+    f.flag(&entity_on("key", GPT), Some(Enabled)).await;
     assert_eq!(found(&f, "key", GPT).await, "rpm:1/min of system", "an empty level does not win");
 }
 

@@ -4,6 +4,7 @@ use super::fixture::{
     Fixture, GPT, HOUR, SECOND, about, after, ask, at, entity, hourly, limits, resource_level, rpm,
 };
 use crate::Level;
+use zae_limiter_core::Flag::Disabled;
 
 pub(super) async fn buckets_outlive_the_handle(f: Fixture) {
     // A balance, a debt, a remainder and a limit that is no longer configured.
@@ -24,7 +25,7 @@ pub(super) async fn configuration_outlives_the_handle(f: Fixture) {
     f.create("org").await;
     f.try_create("key", Some("org"), true).await.expect("an entity can be created");
     let version = f.set(&Level::System, "rpm:60/min tpm:1000/min").await;
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     f.take(&ask("other", &f.in_force("other").await, "rpm=1").on("gpt-5"), at(0))
         .await
         .granted(&[59_000]);
@@ -85,7 +86,7 @@ pub(super) async fn two_handles_share_one_configuration(f: Fixture) {
     let (read, set) = (other.in_force("key").await, f.in_force("key").await);
     assert_eq!(read.limits, set.limits, "what one sets the other reads");
     assert_eq!(read.source, set.source, "what one sets the other reads");
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     other.take(&one, at(0)).await.disabled(0);
     other.flag(&resource_level(GPT), None).await;
     f.take(&one, at(0)).await.granted(&[58_000]);

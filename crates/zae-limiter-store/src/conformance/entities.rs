@@ -9,6 +9,7 @@ use super::fixture::{
 };
 use crate::StoreErrorKind::{AlreadyExists, Conflict, Invalid, NotFound, State};
 use crate::{DeletedEntity, EntityUpdate, NewEntity};
+use zae_limiter_core::Flag::Disabled;
 
 fn ids(entities: &[Entity]) -> Vec<&str> {
     entities.iter().map(|entity| entity.id.as_str()).collect()
@@ -137,7 +138,7 @@ pub(super) async fn a_deleted_entity_takes_its_things_along(f: Fixture) {
 
 pub(super) async fn a_deleted_entity_can_be_created_anew(f: Fixture) {
     f.create("key").await;
-    f.flag(&entity_level("key"), Some(true)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
     f.take(&rpm("key", 1), at(0)).await.disabled(0);
     f.delete("key").await;
     f.create("key").await;

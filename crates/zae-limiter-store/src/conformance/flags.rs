@@ -3,7 +3,7 @@
 use super::fixture::{Ask, Fixture, GPT, ask, at, entity_level, entity_on, resource_level, rpm};
 use crate::Adjusted::{Applied, Recreated};
 use crate::LevelConfig;
-use zae_limiter_core::Flag;
+use zae_limiter_core::Flag::{Disabled, Enabled};
 
 fn one(id: &str, name: &str) -> Ask {
     rpm(id, 1).on(name)
@@ -31,7 +31,7 @@ async fn open(f: &Fixture) -> [bool; 4] {
 
 pub(super) async fn a_disabled_resource_refuses_everybody(f: Fixture) {
     assert_eq!(open(&f).await, [true; 4], "to begin with");
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     assert_eq!(
         open(&f).await,
         [false, true, false, true],
@@ -45,30 +45,30 @@ pub(super) async fn a_disabled_resource_refuses_everybody(f: Fixture) {
 
 pub(super) async fn a_disabled_entity_is_refused_everywhere(f: Fixture) {
     assert_eq!(open(&f).await, [true; 4], "to begin with");
-    f.flag(&entity_level("key"), Some(true)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
     assert_eq!(
         open(&f).await,
         [false, false, true, true],
         "existing buckets of the entity are disabled at once"
     );
     f.take(&one("key", "new"), at(0)).await.disabled(0);
-    f.flag(&entity_level("key"), Some(false)).await;
+    f.flag(&entity_level("key"), Some(Enabled)).await;
     assert_eq!(open(&f).await, [true; 4], "enabled again");
 }
 
 pub(super) async fn an_entity_can_be_disabled_on_one_resource(f: Fixture) {
-    f.flag(&entity_on("key", GPT), Some(true)).await;
+    f.flag(&entity_on("key", GPT), Some(Disabled)).await;
     assert_eq!(open(&f).await, [false, true, true, true], "before there was any bucket");
     f.flag(&entity_on("key", GPT), None).await;
     assert_eq!(open(&f).await, [true; 4], "the flag is gone");
-    f.flag(&entity_on("key", GPT), Some(true)).await;
+    f.flag(&entity_on("key", GPT), Some(Disabled)).await;
     assert_eq!(open(&f).await, [false, true, true, true], "after there were");
 }
 
 pub(super) async fn an_entity_can_be_excepted_from_a_disabled_resource(f: Fixture) {
-    f.flag(&entity_level("key"), Some(false)).await;
+    f.flag(&entity_level("key"), Some(Enabled)).await;
     assert_eq!(open(&f).await, [true; 4], "to begin with");
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     assert_eq!(
         open(&f).await,
         [true, true, false, true],
@@ -76,24 +76,24 @@ pub(super) async fn an_entity_can_be_excepted_from_a_disabled_resource(f: Fixtur
     );
     f.flag(&entity_level("key"), None).await;
     assert_eq!(open(&f).await, [false, true, false, true], "without its flag it inherits");
-    f.flag(&entity_on("key", GPT), Some(false)).await;
+    f.flag(&entity_on("key", GPT), Some(Enabled)).await;
     assert_eq!(open(&f).await, [true, true, false, true], "excepted on one resource");
 }
 
 pub(super) async fn a_resource_can_be_excepted_from_a_disabled_entity(f: Fixture) {
     assert_eq!(open(&f).await, [true; 4], "to begin with");
-    f.flag(&entity_level("key"), Some(true)).await;
-    f.flag(&entity_on("key", GPT), Some(false)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
+    f.flag(&entity_on("key", GPT), Some(Enabled)).await;
     assert_eq!(open(&f).await, [true, false, true, true], "excepted after it was disabled");
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     f.flag(&entity_level("key"), None).await;
     assert_eq!(open(&f).await, [true, true, false, true], "and a weaker flag does not undo it");
 }
 
 pub(super) async fn un_flagging_uncovers_the_weaker_flag(f: Fixture) {
     assert_eq!(open(&f).await, [true; 4], "to begin with");
-    f.flag(&resource_level(GPT), Some(true)).await;
-    f.flag(&entity_on("key", GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
+    f.flag(&entity_on("key", GPT), Some(Disabled)).await;
     f.flag(&entity_on("key", GPT), None).await;
     assert_eq!(open(&f).await, [false, true, false, true], "the resource is still disabled");
 }
@@ -102,25 +102,25 @@ pub(super) async fn who_asks_is_told_which_level_disabled_it(f: Fixture) {
     let by = async || f.resolve("key", GPT).await.blocked_by;
     assert_eq!(by().await, None);
     for level in [resource_level(GPT), entity_level("key"), entity_on("key", GPT)] {
-        f.flag(&level, Some(true)).await;
-        assert_eq!(by().await, Some((Flag::Disabled, level)), "the strongest level that says so");
+        f.flag(&level, Some(Disabled)).await;
+        assert_eq!(by().await, Some((Disabled, level)), "the strongest level that says so");
     }
-    f.flag(&entity_on("key", GPT), Some(false)).await;
+    f.flag(&entity_on("key", GPT), Some(Enabled)).await;
     assert_eq!(by().await, None, "explicitly enabled");
 }
 
 pub(super) async fn a_flag_tells_how_many_buckets_it_reached(f: Fixture) {
-    assert_eq!(f.flag(&resource_level(GPT), Some(true)).await, 0, "there are no buckets yet");
+    assert_eq!(f.flag(&resource_level(GPT), Some(Disabled)).await, 0, "there are no buckets yet");
     f.flag(&resource_level(GPT), None).await;
     open(&f).await;
-    assert_eq!(f.flag(&entity_on("key", GPT), Some(true)).await, 1);
-    assert_eq!(f.flag(&entity_level("key"), Some(true)).await, 2);
-    assert_eq!(f.flag(&resource_level("gpt-5"), Some(true)).await, 2);
+    assert_eq!(f.flag(&entity_on("key", GPT), Some(Disabled)).await, 1);
+    assert_eq!(f.flag(&entity_level("key"), Some(Disabled)).await, 2);
+    assert_eq!(f.flag(&resource_level("gpt-5"), Some(Disabled)).await, 2);
 }
 
 pub(super) async fn a_disabled_bucket_is_never_charged_by_a_take(f: Fixture) {
     f.take(&one("key", GPT), at(0)).await.granted(&[59_000]);
-    f.flag(&entity_level("key"), Some(true)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
     for _ in 0..3 {
         f.take(&one("key", GPT), at(0)).await.disabled(0);
     }
@@ -130,7 +130,7 @@ pub(super) async fn a_disabled_bucket_is_never_charged_by_a_take(f: Fixture) {
 
 pub(super) async fn a_lease_can_settle_on_a_disabled_bucket(f: Fixture) {
     f.take(&rpm("key", 10), at(0)).await.granted(&[50_000]);
-    f.flag(&entity_level("key"), Some(true)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
     assert_eq!(f.adjust(&rpm("key", 5), at(0)).await, Applied, "it was used before");
     assert_eq!(f.adjust(&rpm("key", -3), at(0)).await, Applied, "and given back after");
     f.take(&one("key", GPT), at(0)).await.disabled(0);
@@ -139,7 +139,7 @@ pub(super) async fn a_lease_can_settle_on_a_disabled_bucket(f: Fixture) {
 }
 
 pub(super) async fn a_charge_does_not_open_what_is_disabled(f: Fixture) {
-    f.flag(&entity_level("key"), Some(true)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
     let charge = rpm("key", 5);
     assert_eq!(f.adjust(&charge, at(0)).await, Recreated, "the charge is kept");
     f.take(&one("key", GPT), at(0)).await.disabled(0);
@@ -149,7 +149,7 @@ pub(super) async fn a_charge_does_not_open_what_is_disabled(f: Fixture) {
 
 pub(super) async fn new_limits_do_not_open_what_is_disabled(f: Fixture) {
     f.take(&one("key", GPT), at(0)).await.granted(&[59_000]);
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     f.set(&resource_level(GPT), "rpm:100").await;
     f.take(&ask("key", &f.in_force("key").await, "rpm=1"), at(0)).await.disabled(0);
     f.unset(&resource_level(GPT)).await;
@@ -158,15 +158,15 @@ pub(super) async fn new_limits_do_not_open_what_is_disabled(f: Fixture) {
 
 pub(super) async fn a_flag_keeps_the_limits_beside_it(f: Fixture) {
     f.set(&resource_level(GPT), "rpm:5").await;
-    f.flag(&resource_level(GPT), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(Disabled)).await;
     f.flag(&resource_level(GPT), None).await;
     let LevelConfig { limits, flag, .. } =
         f.level(&resource_level(GPT)).await.expect("the limits are there");
     assert_eq!((limits.len(), flag), (1, None), "limits stay, the flag is gone");
-    f.flag(&entity_level("key"), Some(false)).await;
+    f.flag(&entity_level("key"), Some(Enabled)).await;
     let stored = f.level(&entity_level("key")).await.expect("the flag is there");
     let found = (stored.limits.len(), stored.flag);
-    assert_eq!(found, (0, Some(Flag::Enabled)), "enabled is not the same as not flagged");
+    assert_eq!(found, (0, Some(Enabled)), "enabled is not the same as not flagged");
     f.flag(&entity_level("key"), None).await;
     assert_eq!(f.level(&entity_level("key")).await, None, "nothing is stored any more");
 }

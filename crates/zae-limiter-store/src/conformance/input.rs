@@ -11,6 +11,7 @@ use crate::{
     AuditQuery, Cursor, Level, LimitsChange, OnUnavailable, Page, PageRequest, StoreError,
     UsageQuery,
 };
+use zae_limiter_core::Flag::{Disabled, Enabled};
 
 pub(super) async fn a_negative_amount_is_invalid(f: Fixture) {
     // It would mint: this is not how to give back.
@@ -68,7 +69,7 @@ pub(super) async fn limits_that_do_not_belong_together_are_not_stored(f: Fixture
 }
 
 pub(super) async fn the_system_can_not_be_disabled(f: Fixture) {
-    for flag in [Some(true), Some(false), None] {
+    for flag in [Some(Disabled), Some(Enabled), None] {
         fails(f.try_flag(&Level::System, flag, at(0)).await, Invalid);
     }
     f.take(&rpm("key", 1), at(0)).await.granted(&[59_000]);

@@ -8,6 +8,7 @@ use super::fixture::{
 };
 use crate::StoreErrorKind::{AlreadyExists, NotFound, State};
 use crate::{Level, Namespace, NamespaceStatus, PageRequest, StoreError};
+use zae_limiter_core::Flag::Disabled;
 
 async fn active(f: &Fixture) -> Vec<String> {
     let listed = all(async |page| f.store.namespaces(&page).await).await;
@@ -29,7 +30,7 @@ async fn furnish(f: &Fixture) {
     f.create("key").await;
     f.set(&Level::System, "rpm:60").await;
     f.set(&entity_on("key", GPT), "rpm:60").await;
-    f.flag(&resource_level("off"), Some(true)).await;
+    f.flag(&resource_level("off"), Some(Disabled)).await;
     f.take(&ask("key", &f.in_force("key").await, "rpm=60"), at(0)).await.granted(&[0]);
 }
 
@@ -142,7 +143,7 @@ pub(super) async fn flags_stay_in_their_namespace(f: Fixture) {
     for tenant in [&a, &b] {
         tenant.take(&one, at(0)).await.granted(&[59_000]);
     }
-    let reached = a.flag(&resource_level(GPT), Some(true)).await;
+    let reached = a.flag(&resource_level(GPT), Some(Disabled)).await;
     assert_eq!(reached, 1, "only a's bucket is reached");
     a.take(&one, at(0)).await.disabled(0);
     b.take(&one, at(0)).await.granted(&[58_000]);
@@ -233,7 +234,7 @@ pub(super) async fn an_old_handle_can_not_revive_a_purged_namespace(f: Fixture) 
     fails(inside.try_take(&rpm("key", 1), at(0)).await, NotFound);
     fails(inside.try_create("key", None, false).await, NotFound);
     fails(inside.try_set(&Level::System, "rpm:1", None).await, NotFound);
-    fails(inside.try_flag(&resource_level(GPT), Some(true), at(0)).await, NotFound);
+    fails(inside.try_flag(&resource_level(GPT), Some(Disabled), at(0)).await, NotFound);
     fails(inside.store.resolve(&[]).await, NotFound);
 }
 

@@ -6,6 +6,7 @@ use super::fixture::{Ask, Fixture, SECOND, ask, at, fails, limits, resource_leve
 use crate::Adjusted::{Dropped, Recreated};
 use crate::StoreErrorKind::{AlreadyExists, Conflict, NotFound, State};
 use crate::{ConsumeOutcome, EntityUpdate, Level, LimitsInForce, StoreError, StoreErrorKind};
+use zae_limiter_core::Flag::Disabled;
 
 const TASKS: usize = 16;
 
@@ -264,7 +265,7 @@ pub(super) async fn nothing_is_granted_once_disabling_has_returned(f: Fixture) {
                 return;
             }
             let level = resource_level(&format!("r{round}"));
-            insist(|| f.try_flag(&level, Some(true), at(0))).await.expect("a flag");
+            insist(|| f.try_flag(&level, Some(Disabled), at(0))).await.expect("a flag");
             // From here on: buckets that were there, that came meanwhile, and that were never
             // there.
             for id in 1..=TASKS {

@@ -2,6 +2,7 @@
 
 use super::fixture::{Fixture, all, entity_level, entity_on, resource, resource_level};
 use crate::Level;
+use zae_limiter_core::Flag::{Disabled, Enabled};
 
 async fn defaults(f: &Fixture) -> Vec<String> {
     let listed = all(async |page| f.store.resources_with_defaults(&page).await).await;
@@ -77,8 +78,8 @@ pub(super) async fn resources_for_which_some_entity_has_limits_are_listed(f: Fix
 
 pub(super) async fn a_flag_is_listed_as_configuration(f: Fixture) {
     let (on_gpt, key) = (resource_level("gpt-4"), entity_on("key", "gpt-4"));
-    f.flag(&on_gpt, Some(true)).await;
-    f.flag(&key, Some(false)).await;
+    f.flag(&on_gpt, Some(Disabled)).await;
+    f.flag(&key, Some(Enabled)).await;
     assert_eq!(defaults(&f).await, ["gpt-4"]);
     assert_eq!(entities_on(&f, Some("gpt-4")).await, ["key"]);
     f.flag(&on_gpt, None).await;

@@ -94,14 +94,14 @@ impl Fixture {
     pub(super) async fn try_flag(
         &self,
         level: &Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         now: TimeMs,
     ) -> Result<u64, StoreError> {
-        self.store.set_flag(level, disabled.map(Flag::from_disabled), &self.change(now)).await
+        self.store.set_flag(level, flag, &self.change(now)).await
     }
 
-    pub(super) async fn flag(&self, level: &Level, disabled: Option<bool>) -> u64 {
-        self.try_flag(level, disabled, at(0)).await.expect("a level can be flagged")
+    pub(super) async fn flag(&self, level: &Level, flag: Option<Flag>) -> u64 {
+        self.try_flag(level, flag, at(0)).await.expect("a level can be flagged")
     }
 
     pub(super) async fn level(&self, level: &Level) -> Option<LevelConfig> {

@@ -8,6 +8,7 @@ use super::fixture::{
 };
 use crate::Adjusted::{Dropped, Recreated};
 use crate::{Level, LimitsInForce};
+use zae_limiter_core::Flag::Disabled;
 
 /// An idle bucket of `rpm:60/min` is kept for seven times the minute it needs to fill.
 const TTL: i64 = 420 * SECOND;
@@ -152,7 +153,7 @@ pub(super) async fn a_forgotten_bucket_is_settled_as_if_full(f: Fixture) {
 pub(super) async fn a_forgotten_bucket_stays_disabled(f: Fixture) {
     let one = rpm("key", 1);
     f.take(&one, at(0)).await.granted(&[59_000]);
-    f.flag(&entity_level("key"), Some(true)).await;
+    f.flag(&entity_level("key"), Some(Disabled)).await;
     assert_eq!(f.sweep(at(TTL)).await, 1);
     f.take(&one, at(TTL)).await.disabled(0);
 }

@@ -13,7 +13,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use zae_limiter::domain::rfc3339;
-use zae_limiter::{Flag, LevelConfig, NamespaceName, RateLimiter};
+use zae_limiter::wire::FlagForm;
+use zae_limiter::{LevelConfig, NamespaceName, RateLimiter};
 use zae_limiter_manifest::{Change, Live, Manifest, Mark, Place, Plan, Problem, Sign};
 
 use self::process::Fate;
@@ -143,7 +144,7 @@ struct AlongForm {
     #[serde(skip_serializing_if = "Option::is_none")]
     resource: Option<String>,
     limits: Vec<String>,
-    disabled: Option<bool>,
+    disabled: Option<FlagForm>,
 }
 
 impl From<&(Place, LevelConfig)> for AlongForm {
@@ -152,7 +153,7 @@ impl From<&(Place, LevelConfig)> for AlongForm {
             level: place.level().source().as_str(),
             resource: place.resource.as_ref().map(ToString::to_string),
             limits: stored.limits.iter().map(ToString::to_string).collect(),
-            disabled: stored.flag.map(Flag::blocks),
+            disabled: stored.flag.map(FlagForm),
         }
     }
 }

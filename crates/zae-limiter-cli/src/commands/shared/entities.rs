@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zae_limiter::wire::EntityForm;
+use zae_limiter::wire::{EntityForm, FlagForm};
 use zae_limiter::{Entity, EntityId, Flag, Page, RateLimiter};
 
 use super::flags;
@@ -70,12 +70,12 @@ pub(crate) fn metadata(pairs: Vec<Pair>) -> Result<BTreeMap<String, String>, Fai
 struct FlaggedForm {
     #[serde(flatten)]
     entity: EntityForm,
-    disabled: Option<bool>,
+    disabled: Option<FlagForm>,
 }
 
 impl From<&(Entity, Option<Flag>)> for FlaggedForm {
     fn from((entity, flag): &(Entity, Option<Flag>)) -> FlaggedForm {
-        FlaggedForm { entity: EntityForm::from(entity), disabled: flag.map(Flag::blocks) }
+        FlaggedForm { entity: EntityForm::from(entity), disabled: flag.map(FlagForm) }
     }
 }
 

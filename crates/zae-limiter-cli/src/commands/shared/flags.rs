@@ -1,13 +1,14 @@
 //! What is disabled and enabled, for the commands that show it.
 
 use futures_util::future::join_all;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use zae_limiter::{
     EntityId, Error, Flag, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
 };
 
 use crate::args::level::of_entity;
 use crate::table::{Cell, Fields, Tone};
+use crate::view;
 
 /// The most levels that are read to find what is disabled.
 const LEVELS_MAX: usize = 500;
@@ -17,23 +18,35 @@ const AT_ONCE: usize = 16;
 /// What is disabled in a namespace, and what is enabled against a weaker level.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Flags {
-    disabled: Vec<String>,
-    enabled: Vec<String>,
+    #[serde(flatten, serialize_with = "by_flag")]
+    levels: Vec<(Level, Flag)>,
     /// False when there are more levels than were looked at.
     #[serde(rename = "flags_complete")]
     is_complete: bool,
 }
 
+/// The levels that have a flag, in words.
+fn with(levels: &[(Level, Flag)], wanted: Flag) -> Vec<String> {
+    let found = levels.iter().filter(|(_, flag)| *flag == wanted);
+    found.map(|(level, _)| level.to_string()).collect()
+}
+
+/// A list for each kind of flag, under its word.
+fn by_flag<S: Serializer>(levels: &[(Level, Flag)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Flag::ALL.map(|flag| (flag.as_str(), with(levels, flag))))
+}
+
 impl Flags {
     /// One line for each kind of flag there is.
     pub(crate) fn fields(&self) -> Fields {
-        let listed = |levels: &[String]| {
-            if levels.is_empty() { "nothing".to_owned() } else { levels.join(", ") }
-        };
-        let tone = if self.disabled.is_empty() { Tone::Plain } else { Tone::Bad };
-        let mut fields = vec![("disabled", Cell::toned(listed(&self.disabled), tone))];
-        if !self.enabled.is_empty() {
-            fields.push(("enabled", Cell::plain(listed(&self.enabled))));
+        let mut fields = Fields::new();
+        for flag in Flag::ALL {
+            let cell = match with(&self.levels, flag) {
+                none if none.is_empty() && flag == Flag::Disabled => Cell::plain("nothing"),
+                none if none.is_empty() => continue,
+                levels => Cell::toned(levels.join(", "), view::tone(flag)),
+            };
+            fields.push((flag.as_str(), cell));
         }
         if !self.is_complete {
             let bound = format!("only the first {LEVELS_MAX} levels were looked at");
@@ -59,15 +72,9 @@ pub(crate) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
     }
     let is_complete = levels.len() <= LEVELS_MAX;
     levels.truncate(LEVELS_MAX);
-    let mut flags = Flags { is_complete, ..Flags::default() };
-    for (level, config) in configs(limiter, levels).await? {
-        match config.and_then(|config| config.flag) {
-            Some(flag) if flag.blocks() => flags.disabled.push(level.to_string()),
-            Some(_) => flags.enabled.push(level.to_string()),
-            None => {}
-        }
-    }
-    Ok(flags)
+    let configs = configs(limiter, levels).await?;
+    let flagged = configs.into_iter().filter_map(|(level, config)| Some((level, config?.flag?)));
+    Ok(Flags { levels: flagged.collect(), is_complete })
 }
 
 /// The flag that each entity has for every resource.

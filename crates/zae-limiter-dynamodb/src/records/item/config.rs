@@ -149,21 +149,32 @@ pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
 
 /// The flag of a level.
 pub(crate) fn flag(item: &Item) -> Result<Option<Flag>, StoreError> {
-    match item.get(attr::DISABLED) {
+    let Some(value) = item.get(attr::DISABLED) else { return Ok(None) };
+    match (flag_from(value), value) {
+        (Some(flag), _) => Ok(Some(flag)),
+        (None, AttributeValue::Null(_)) => Ok(None),
         // A word: more than on and off is a feature of the Python package.
-        Some(AttributeValue::S(word)) => {
+        (None, AttributeValue::S(word)) => {
             let problem = format!(
                 "says {word:?}, which this version does not support; set it with enable or disable"
             );
             Err(incompatible(item, attr::DISABLED, problem))
         }
-        _ => Ok(flag_of(item, attr::DISABLED)?.map(Flag::from_disabled)),
+        _ => Err(corrupt(item, attr::DISABLED, "is neither true nor false")),
     }
 }
 
-/// A flag as `disabled` holds it.
+/// A flag as `disabled` holds it, at a level and on a bucket.
 pub(crate) fn flag_value(flag: Flag) -> AttributeValue {
-    AttributeValue::Bool(flag.blocks())
+    match flag {
+        Flag::Enabled => AttributeValue::Bool(false),
+        Flag::Disabled => AttributeValue::Bool(true),
+    }
+}
+
+/// The flag that a value of `disabled` stands for: the reverse of [`flag_value`].
+pub(crate) fn flag_from(value: &AttributeValue) -> Option<Flag> {
+    Flag::ALL.into_iter().find(|flag| flag_value(*flag) == *value)
 }
 
 /// Whether a level overrides the cascade of its entities.
