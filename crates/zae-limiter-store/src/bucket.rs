@@ -133,43 +133,70 @@ impl<'a> ConsumeRequest<'a> {
     }
 
     /// Refuses a request no backend could decide; for backends to call first.
+    #[inline]
     pub fn check(&self, operation: &'static str) -> Result<(), StoreError> {
-        let invalid = |message: String| Err(StoreError::invalid(operation, message));
+        match self.flaw() {
+            None => Ok(()),
+            Some(flaw) => Err(self.refused(operation, flaw)),
+        }
+    }
+
+    /// What is wrong with the request. Without the words: nearly every request has nothing.
+    #[inline]
+    fn flaw(&self) -> Option<Flaw> {
         if self.members.is_empty() || self.members.len() > CHAIN_MAX {
-            return invalid(format!(
-                "a chain has 1 to {CHAIN_MAX} members, this one has {}",
-                self.members.len()
-            ));
+            return Some(Flaw::Length);
         }
         for (index, member) in self.members.iter().enumerate() {
-            if self.members[..index]
-                .iter()
-                .any(|other| other.entity == member.entity && other.resource == member.resource)
-            {
-                return invalid(format!(
-                    "{} is in the chain twice; each bucket may be asked once",
-                    member.entity
-                ));
+            let same = |other: &MemberTake<'_>| {
+                other.entity == member.entity && other.resource == member.resource
+            };
+            if self.members[..index].iter().any(same) {
+                return Some(Flaw::Twice { member: index });
             }
             for (at, take) in member.takes.iter().enumerate() {
                 if usize::from(take.limit) >= member.limits.limits.len()
                     || member.takes[..at].iter().any(|other| other.limit == take.limit)
                 {
-                    return invalid(format!(
-                        "take {at} of {} names no limit of its own; name each limit at most once",
-                        member.entity
-                    ));
+                    return Some(Flaw::Limit { member: index, take: at });
                 }
                 if take.amount.is_negative() {
-                    return invalid(format!(
-                        "take {at} of {} is negative; give back with adjust",
-                        member.entity
-                    ));
+                    return Some(Flaw::Negative { member: index, take: at });
                 }
             }
         }
-        Ok(())
+        None
     }
+
+    #[cold]
+    fn refused(&self, operation: &'static str, flaw: Flaw) -> StoreError {
+        let entity = |member: usize| self.members[member].entity;
+        let message = match flaw {
+            Flaw::Length => format!(
+                "a chain has 1 to {CHAIN_MAX} members, this one has {}",
+                self.members.len()
+            ),
+            Flaw::Twice { member } => {
+                format!("{} is in the chain twice; each bucket may be asked once", entity(member))
+            }
+            Flaw::Limit { member, take } => format!(
+                "take {take} of {} names no limit of its own; name each limit at most once",
+                entity(member)
+            ),
+            Flaw::Negative { member, take } => {
+                format!("take {take} of {} is negative; give back with adjust", entity(member))
+            }
+        };
+        StoreError::invalid(operation, message)
+    }
+}
+
+/// What is wrong with a request, by the indices of the member and of its take.
+enum Flaw {
+    Length,
+    Twice { member: usize },
+    Limit { member: usize, take: usize },
+    Negative { member: usize, take: usize },
 }
 
 /// The answer to a [`ConsumeRequest`].

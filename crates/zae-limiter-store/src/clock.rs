@@ -47,7 +47,9 @@ impl Clock for SystemClock {
     fn now(&self) -> TimeMs {
         // A clock before 1970 counts as 1970: nothing refills until it has been set right.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        TimeMs(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+        let ms = since_epoch.as_secs().saturating_mul(1_000);
+        let ms = ms.saturating_add(since_epoch.subsec_millis().into());
+        TimeMs(i64::try_from(ms).unwrap_or(i64::MAX))
     }
 
     fn monotonic(&self) -> Duration {

@@ -12,10 +12,10 @@ use super::config::resolve_member;
 use super::room::{ROOM_ATTEMPTS_MAX, Room, too_contended};
 use super::table::{Entry, Key, Locked, UsageLog};
 use super::{MemoryStore, lazily};
-use crate::chain::{self, HeldChain, Prepared, prepare};
+use crate::chain::{self, HeldChain, Prepared, is_ready, prepare};
 use crate::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
+    ConsumeRequest, Cursor, Grant, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
     Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
 };
 
@@ -120,6 +120,13 @@ impl MemoryStore {
         let mut shard = self.shared.lock_of(&key);
         let Some((entry, usage)) = shard.find_mut(&key) else { return Ok(None) };
         let expires_at = member.limits.expiry(now);
+        let mut grant = Grant::default();
+        if is_ready(&entry.state, member, now)
+            && entry.state.take_at_once(member.takes, now, &mut grant.reports)
+        {
+            entry.state.set_expires_at(expires_at);
+            return Ok(Some(ConsumeOutcome::Granted(grant)));
+        }
         match prepare(&entry.state, member, now) {
             Ok(Prepared::Synced(mut state)) => {
                 state.set_expires_at(expires_at);

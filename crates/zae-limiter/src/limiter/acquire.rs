@@ -1,24 +1,25 @@
 //! Admission: the path of a request, from names to lease.
 //!
-//! `acquire` traces and counts. It first tries `acquire_at_once`, a plain function: a cached plan
+//! `acquire` traces and counts (`Call`). It first tries `acquire_at_once`, a plain function: a cached plan
 //! and a store that answers without waiting need nothing of what follows. Then every function adds
 //! one policy and calls the next: `admit_or_degrade` lets a call pass while the store is down,
 //! `retry_for` waits for limits, `within_deadline` asks the breaker and bounds the time,
 //! `with_fresh_limits` repeats an attempt whose limits were stale, and `attempt` plans and takes.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
 use zae_limiter_core::{
-    EntityId, Flag, LimitStatus, RateLimitExceeded, ResourceName, Wait, WaitMs,
+    EntityId, Flag, LimitStatus, Milli, RateLimitExceeded, ResourceName, Wait, WaitMs,
 };
-use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant};
+use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant, StoreError};
 
 use super::RateLimiter;
 use super::outage::Failure;
-use super::plan::{Amounts, Plan, next_operation};
-use super::request::{Request, Terms};
+use super::plan::{Amounts, Plan, copied, next_operation};
+use super::request::{Manner, Request};
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
 use crate::lease::{Grant, InFlight, Job, Lease, Source, with_read_alongside};
@@ -39,7 +40,7 @@ pub(super) enum AtOnce {
     /// An answer.
     Answer(Result<Lease, AcquireError>),
     /// Nothing was taken: the store has to be asked, by this plan if there is one.
-    Ask(Request, Option<Arc<Plan>>),
+    Ask(Option<Arc<Plan>>),
 }
 
 /// Why a decision without waiting gave no grant.
@@ -58,28 +59,13 @@ impl RateLimiter {
     ///
     /// Cost: one round trip, one write per member of the chain; one more read per member whose
     /// configuration is not cached.
-    pub async fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
-        self.acquire_by(|| self.acquire_at_once(request)).await
-    }
-
-    /// Traces and counts one call, and waits for its answer if there is none at once.
-    pub(super) async fn acquire_by(
-        &self,
-        at_once: impl FnOnce() -> AtOnce,
-    ) -> Result<Lease, AcquireError> {
-        let span = tracing::debug_span!("acquire", outcome = tracing::field::Empty);
-        let result = match at_once() {
+    pub async fn acquire(&self, mut request: Request) -> Result<Lease, AcquireError> {
+        let call = Call::begin();
+        let result = match self.acquire_at_once(&mut request) {
             AtOnce::Answer(result) => result,
-            AtOnce::Ask(request, planned) => {
-                // Boxed, so that an acquire that need not wait carries no room for one that must.
-                let waiting = Box::pin(self.admit_or_degrade(request, planned));
-                match span.is_disabled() {
-                    true => waiting.await,
-                    false => waiting.instrument(span.clone()).await,
-                }
-            }
+            AtOnce::Ask(planned) => call.wait_for(self.admit_or_degrade(request, planned)).await,
         };
-        span.record("outcome", counted(&result));
+        call.end(&result);
         result
     }
 
@@ -104,60 +90,78 @@ impl RateLimiter {
 
     /// The answer to a request whose configuration is cached, from a store that need not wait: a
     /// plain function, which nobody can drop half way.
-    fn acquire_at_once(&self, mut request: Request) -> AtOnce {
-        let Some((entity, resource)) = request.names() else { return AtOnce::Ask(request, None) };
-        let Some(plan) = self.kept_plan(&request, entity, resource) else {
-            return AtOnce::Ask(request, None);
+    fn acquire_at_once(&self, request: &mut Request) -> AtOnce {
+        let Some((entity, resource)) = request.names() else { return AtOnce::Ask(None) };
+        let Some(plan) = self.kept_plan(request, entity, resource) else {
+            return AtOnce::Ask(None);
         };
-        match self.decide_at_once(plan, request.amounts(), request.terms()) {
-            Ok(grant) => {
-                let terms = request.take_terms();
-                let lease = Lease::granted(self.for_lease(), request.on_drop, terms, grant);
-                AtOnce::Answer(Ok(lease))
+        let (amounts, manner) = (request.amounts(), request.manner());
+        let lease = |grant| {
+            Lease::granted(self.for_lease(), request.on_drop, request.take_terms(), grant)
+        };
+        match self.decide_at_once(plan, &amounts, manner, lease) {
+            Ok(lease) => AtOnce::Answer(Ok(lease)),
+            Err(NoGrant::Answer(error)) => {
+                AtOnce::Answer(self.degraded_or(error, || request.clone()))
             }
-            Err(NoGrant::Answer(error)) => AtOnce::Answer(self.degraded_or(error, || request)),
-            Err(NoGrant::Ask(planned)) => AtOnce::Ask(request, planned),
+            Err(NoGrant::Ask(planned)) => AtOnce::Ask(planned),
         }
     }
 
-    /// A decision without waiting.
+    /// A decision without waiting. The lease is made in here: a grant is large, and moves once.
     pub(super) fn decide_at_once(
         &self,
         plan: Arc<Plan>,
-        amounts: Amounts,
-        terms: &Terms,
-    ) -> Result<Grant, NoGrant> {
+        amounts: &[Milli],
+        manner: Manner,
+        lease: impl FnOnce(Grant) -> Lease,
+    ) -> Result<Lease, NoGrant> {
         // A closed limiter says so on the usual path.
         if self.settler().is_closed() {
             return Err(NoGrant::Ask(None));
         }
         let (operation, now) = (next_operation(), self.clock().now());
-        let order = (operation, terms.is_exact);
-        match plan.consume_at_once(&**self.store(), &amounts, order, now) {
+        let order = (operation, manner.is_exact);
+        match plan.consume_at_once(&**self.store(), amounts, order, now) {
             Some(Ok(ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }))) => {
-                let source = Source::of(is_local);
-                Ok(Grant { plan, operation, amounts, reports, places, source })
+                let (amounts, source) = (copied(amounts), Source::of(is_local));
+                Ok(lease(Grant { plan, operation, amounts, reports, places, source }))
             }
-            None => Err(NoGrant::Ask(Some(plan))),
+            other => Err(self.not_granted_at_once(plan, other, manner)),
+        }
+    }
+
+    /// What it means that a decision without waiting was none, or a refusal, or an error.
+    #[cold]
+    fn not_granted_at_once(
+        &self,
+        plan: Arc<Plan>,
+        outcome: Option<Result<ConsumeOutcome, StoreError>>,
+        manner: Manner,
+    ) -> NoGrant {
+        match outcome {
+            None => NoGrant::Ask(Some(plan)),
             // Waiting is for the usual path.
-            Some(Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }))
-                if terms.wait.is_some() =>
-            {
-                Err(NoGrant::Ask(Some(plan)))
+            Some(Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. })) if manner.waits => {
+                NoGrant::Ask(Some(plan))
             }
-            Some(Ok(outcome)) => Err(match self.refused(&plan, outcome) {
+            Some(Ok(outcome)) => match self.refused(&plan, outcome) {
                 Ok(()) => NoGrant::Ask(None),
                 Err(error) => NoGrant::Answer(error),
-            }),
+            },
             Some(Err(error)) => {
-                let failed = |entry| self.answer(entry, Some(Err(Failure::Store(error))));
-                self.enter().and_then(failed).map_err(NoGrant::Answer)
+                let failed =
+                    |entry| self.answer::<Infallible>(entry, Some(Err(Failure::Store(error))));
+                match self.enter().and_then(failed) {
+                    Ok(never) => match never {},
+                    Err(error) => NoGrant::Answer(error),
+                }
             }
         }
     }
 
     /// A lease for a grant; a degraded lease when the store is down and the policy is to allow.
-    async fn admit_or_degrade(
+    pub(super) async fn admit_or_degrade(
         &self,
         mut request: Request,
         mut planned: Option<Arc<Plan>>,
@@ -348,6 +352,36 @@ impl RateLimiter {
         Wait::After(WaitMs::at_least_one(
             CONTENDED_WAIT_MS + self.scope.shared.entropy.next_u64() % CONTENDED_WAIT_MS,
         ))
+    }
+}
+
+/// One call, as traces and metrics see it.
+pub(super) struct Call {
+    span: tracing::Span,
+}
+
+impl Call {
+    pub(super) fn begin() -> Call {
+        Call { span: tracing::debug_span!("acquire", outcome = tracing::field::Empty) }
+    }
+
+    /// The answer of the store. Boxed, so that an acquire that need not wait carries no room for
+    /// one that must.
+    pub(super) fn wait_for<'a>(
+        &'a self,
+        answer: impl Future<Output = Result<Lease, AcquireError>> + 'a,
+    ) -> impl Future<Output = Result<Lease, AcquireError>> + 'a {
+        let answer = Box::pin(answer);
+        async move {
+            match self.span.is_disabled() {
+                true => answer.await,
+                false => answer.instrument(self.span.clone()).await,
+            }
+        }
+    }
+
+    pub(super) fn end(self, result: &Result<Lease, AcquireError>) {
+        self.span.record("outcome", counted(result));
     }
 }
 

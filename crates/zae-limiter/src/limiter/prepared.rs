@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zae_limiter_core::{Milli, TOKENS_MAX};
 
 use super::RateLimiter;
-use super::acquire::{AtOnce, NoGrant};
+use super::acquire::{AtOnce, Call, NoGrant};
 use super::cache::PlanPlace;
 use super::plan::{Amounts, Plan};
 use super::request::Request;
@@ -70,8 +70,7 @@ impl Prepared {
     ///
     /// Cost: as `acquire`.
     pub async fn acquire(&self) -> Result<Lease, AcquireError> {
-        let inner = &*self.inner;
-        inner.limiter.acquire_by(|| inner.at_once(Amounts::from_slice(&inner.amounts))).await
+        self.inner.acquire(&self.inner.amounts).await
     }
 
     /// As [`Prepared::acquire`], with other amounts for some of the limits. Limits that are not
@@ -83,7 +82,7 @@ impl Prepared {
         amounts: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
     ) -> Result<Lease, AcquireError> {
         let amounts = self.inner.with(amounts)?;
-        self.inner.limiter.acquire_by(|| self.inner.at_once(amounts)).await
+        self.inner.acquire(&amounts).await
     }
 
     /// The request that was prepared.
@@ -114,18 +113,31 @@ impl Inner {
         Ok(changed)
     }
 
-    fn at_once(&self, amounts: Amounts) -> AtOnce {
-        let Some(plan) = self.plan() else { return AtOnce::Ask(self.again(&amounts), None) };
-        let terms = self.request.terms();
-        match self.limiter.decide_at_once(plan, Amounts::from_slice(&amounts), terms) {
-            Ok(grant) => {
-                let (limiter, terms) = (self.limiter.for_lease(), self.request.boxed_terms());
-                AtOnce::Answer(Ok(Lease::granted(limiter, self.request.on_drop, terms, grant)))
+    async fn acquire(&self, amounts: &[Milli]) -> Result<Lease, AcquireError> {
+        let call = Call::begin();
+        let result = match self.at_once(amounts) {
+            AtOnce::Answer(result) => result,
+            AtOnce::Ask(planned) => {
+                let request = self.again(amounts);
+                call.wait_for(self.limiter.admit_or_degrade(request, planned)).await
             }
+        };
+        call.end(&result);
+        result
+    }
+
+    fn at_once(&self, amounts: &[Milli]) -> AtOnce {
+        let Some(plan) = self.plan() else { return AtOnce::Ask(None) };
+        let lease = |grant| {
+            let (limiter, terms) = (self.limiter.for_lease(), self.request.boxed_terms());
+            Lease::granted(limiter, self.request.on_drop, terms, grant)
+        };
+        match self.limiter.decide_at_once(plan, amounts, self.request.manner(), lease) {
+            Ok(lease) => AtOnce::Answer(Ok(lease)),
             Err(NoGrant::Answer(error)) => {
-                AtOnce::Answer(self.limiter.degraded_or(error, || self.again(&amounts)))
+                AtOnce::Answer(self.limiter.degraded_or(error, || self.again(amounts)))
             }
-            Err(NoGrant::Ask(planned)) => AtOnce::Ask(self.again(&amounts), planned),
+            Err(NoGrant::Ask(planned)) => AtOnce::Ask(planned),
         }
     }
 
