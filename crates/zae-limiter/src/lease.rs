@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use smallvec::SmallVec;
 use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports, TOKENS_MAX};
-use zae_limiter_store::{Adjusted, Places, StoreError, StoreErrorKind};
+use zae_limiter_store::{Adjusted, Grant as StoreGrant, StoreError, StoreErrorKind};
 
 mod in_flight;
 mod ledger;
@@ -41,7 +41,7 @@ pub enum Source {
 }
 
 impl Source {
-    pub(crate) fn of(is_local: bool) -> Source {
+    fn of(is_local: bool) -> Source {
         if is_local { Source::Local } else { Source::Store }
     }
 }
@@ -52,9 +52,8 @@ pub(crate) struct Grant {
     /// The number of the take.
     pub(crate) operation: u64,
     pub(crate) amounts: Amounts,
-    pub(crate) reports: Reports,
-    pub(crate) places: Places,
-    pub(crate) source: Source,
+    /// What the store says.
+    pub(crate) taken: StoreGrant,
 }
 
 /// Tokens taken, to be settled when the work is done.
@@ -89,18 +88,26 @@ struct WithoutDecision {
 }
 
 impl Lease {
+    #[inline]
     pub(crate) fn granted(
         limiter: RateLimiter,
         on_drop: OnDrop,
         terms: Option<Box<Terms>>,
         grant: Grant,
     ) -> Lease {
-        let Grant { plan, operation, amounts, reports, places, source } = grant;
-        let ledger = Mutex::new(Ledger::granted(plan, operation, amounts, places));
-        let statuses = OnceLock::new();
-        let degraded = None;
-        let inner = Inner { limiter, reports, statuses, ledger, on_drop, source, terms, degraded };
-        Lease { inner: Box::new(inner) }
+        let Grant { plan, operation, amounts, taken } = grant;
+        let inner = Inner {
+            limiter,
+            reports: taken.reports,
+            statuses: OnceLock::new(),
+            ledger: Mutex::new(Ledger::granted(plan, operation, amounts, taken.places)),
+            on_drop,
+            source: Source::of(taken.is_local),
+            terms,
+            degraded: None,
+        };
+        // Made where it stays: `Box::new` would make it first and copy it then.
+        Lease { inner: Box::write(Box::new_uninit(), inner) }
     }
 
     pub(crate) fn degraded_by(

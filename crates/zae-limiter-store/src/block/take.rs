@@ -21,16 +21,19 @@ use crate::{
 /// and after its own order.
 const LOOKS_MAX: u32 = 4;
 
-type MemberReports = SmallVec<[LimitReport; 4]>;
-
 /// The answer to one member of a chain.
 enum Served {
     /// It is served.
-    Granted(MemberReports),
+    Granted(Reports),
     /// The store must be asked.
     Exact,
     /// The whole request is answered, because the member is its only one.
     Answered(ConsumeOutcome),
+}
+
+/// A grant of this process, without reports yet.
+fn local_grant() -> Grant {
+    Grant { reports: Reports::new(), places: Vec::new(), is_local: true }
 }
 
 /// Members that were served from stock; put back unless the whole chain is granted.
@@ -55,7 +58,10 @@ impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
 
 impl<S: Store + ?Sized + 'static> BlockStore<S> {
     fn sees(&self, now: TimeMs) {
-        self.shared.seen_at.fetch_max(now.0, SeqCst);
+        // Most requests of a millisecond are not its first.
+        if self.shared.seen_at.load(SeqCst) < now.0 {
+            self.shared.seen_at.fetch_max(now.0, SeqCst);
+        }
     }
 
     /// Serves a request whose every member has stock.
@@ -63,27 +69,42 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         // A wrong request is for `consume` to refuse.
         request.check("consume").ok().filter(|()| !request.is_exact)?;
         self.sees(request.now);
-        let terms = self.terms(request.now);
+        if let [member] = request.members {
+            return self.take_alone(member, request.now);
+        }
+        let terms = self.hasty_terms(request.now);
         let mut reserved = Reserved { store: self, now: request.now, taken: SmallVec::new() };
-        let mut reports = Reports::new();
+        let mut grant = local_grant();
         for (number, member) in (0_u8..).zip(request.members) {
             if member.is_unlimited() {
                 return None;
             }
             let slot = self.table.find(member.entity, member.resource)?;
-            let mut cell = slot.lock();
-            let Some(taken) = cell.take(member, &terms) else {
-                let is_alone = request.members.len() == 1;
-                return is_alone.then(|| cell.paced(member, &terms))?.map(refused);
-            };
-            drop(cell);
+            if !slot.lock().take((number, member), &terms, &mut grant.reports) {
+                return None;
+            }
             reserved.taken.push((member, slot));
-            reports
-                .extend(taken.into_iter().map(|report| LimitReport { member: number, ..report }));
         }
         reserved.taken.clear();
         self.shared.stats.granted();
-        Some(ConsumeOutcome::Granted(Grant { reports, places: Vec::new(), is_local: true }))
+        Some(ConsumeOutcome::Granted(grant))
+    }
+
+    /// The same of a request with one member: nothing has to be put back.
+    fn take_alone(&self, member: &MemberTake<'_>, now: TimeMs) -> Option<ConsumeOutcome> {
+        if member.is_unlimited() {
+            return None;
+        }
+        let terms = self.hasty_terms(now);
+        self.table.at(member.entity, member.resource, |slot| {
+            let mut cell = slot.lock();
+            let mut grant = local_grant();
+            if cell.take((0, member), &terms, &mut grant.reports) {
+                self.shared.stats.granted();
+                return Some(ConsumeOutcome::Granted(grant));
+            }
+            cell.paced(member, &self.terms(now)).map(refused)
+        })?
     }
 
     pub(super) async fn take(
@@ -106,7 +127,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }
         let is_alone = request.members.len() == 1;
         let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
-        let mut served: SmallVec<[Option<MemberReports>; 4]> = SmallVec::new();
+        let mut served: SmallVec<[Option<Reports>; 4]> = SmallVec::new();
         for member in request.members {
             served.push(match self.serve(member, now, is_alone, &mut reserved).await? {
                 Served::Granted(reports) => Some(reports),

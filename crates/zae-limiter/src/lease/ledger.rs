@@ -64,6 +64,7 @@ pub(super) struct Settling {
 
 impl Ledger {
     /// The ledger of a grant: all of it counts as used until something else is recorded.
+    #[inline]
     pub(super) fn granted(
         plan: Arc<Plan>,
         operation: u64,

@@ -14,7 +14,7 @@ use tracing::Instrument;
 use zae_limiter_core::{
     EntityId, Flag, LimitStatus, Milli, RateLimitExceeded, ResourceName, Wait, WaitMs,
 };
-use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant, StoreError};
+use zae_limiter_store::{ConsumeOutcome, StoreError};
 
 use super::RateLimiter;
 use super::outage::Failure;
@@ -22,7 +22,7 @@ use super::plan::{Amounts, Plan, copied, next_operation};
 use super::request::{Manner, Request};
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
-use crate::lease::{Grant, InFlight, Job, Lease, Source, with_read_alongside};
+use crate::lease::{Grant, InFlight, Job, Lease, with_read_alongside};
 use crate::metrics;
 
 /// Times a decision is asked again because the configuration it was based on was older than the
@@ -61,12 +61,12 @@ impl RateLimiter {
     /// configuration is not cached.
     pub async fn acquire(&self, mut request: Request) -> Result<Lease, AcquireError> {
         let call = Call::begin();
-        let result = match self.acquire_at_once(&mut request) {
-            AtOnce::Answer(result) => result,
-            AtOnce::Ask(planned) => call.wait_for(self.admit_or_degrade(request, planned)).await,
+        let planned = match self.acquire_at_once(&mut request) {
+            AtOnce::Answer(result) => return call.end(result),
+            AtOnce::Ask(planned) => planned,
         };
-        call.end(&result);
-        result
+        let result = call.wait_for(self.admit_or_degrade(request, planned)).await;
+        call.end(result)
     }
 
     /// Runs `work` with a lease: commit when it returns `Ok`, rollback when it returns `Err`. A
@@ -123,9 +123,8 @@ impl RateLimiter {
         let (operation, now) = (next_operation(), self.clock().now());
         let order = (operation, manner.is_exact);
         match plan.consume_at_once(&**self.store(), amounts, order, now) {
-            Some(Ok(ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }))) => {
-                let (amounts, source) = (copied(amounts), Source::of(is_local));
-                Ok(lease(Grant { plan, operation, amounts, reports, places, source }))
+            Some(Ok(ConsumeOutcome::Granted(taken))) => {
+                Ok(lease(Grant { plan, operation, amounts: copied(amounts), taken }))
             }
             other => Err(self.not_granted_at_once(plan, other, manner)),
         }
@@ -283,10 +282,7 @@ impl RateLimiter {
         };
         self.scope.shared.publish_blocks();
         match outcome? {
-            ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }) => {
-                let source = Source::of(is_local);
-                Ok(Some(Grant { plan, operation, amounts, reports, places, source }))
-            }
+            ConsumeOutcome::Granted(taken) => Ok(Some(Grant { plan, operation, amounts, taken })),
             refused => Ok(self.refused(&plan, refused).map(|()| None)?),
         }
     }
@@ -380,8 +376,9 @@ impl Call {
         }
     }
 
-    pub(super) fn end(self, result: &Result<Lease, AcquireError>) {
-        self.span.record("outcome", counted(result));
+    pub(super) fn end(self, result: Result<Lease, AcquireError>) -> Result<Lease, AcquireError> {
+        self.span.record("outcome", counted(&result));
+        result
     }
 }
 

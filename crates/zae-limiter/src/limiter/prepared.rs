@@ -115,15 +115,13 @@ impl Inner {
 
     async fn acquire(&self, amounts: &[Milli]) -> Result<Lease, AcquireError> {
         let call = Call::begin();
-        let result = match self.at_once(amounts) {
-            AtOnce::Answer(result) => result,
-            AtOnce::Ask(planned) => {
-                let request = self.again(amounts);
-                call.wait_for(self.limiter.admit_or_degrade(request, planned)).await
-            }
+        let planned = match self.at_once(amounts) {
+            AtOnce::Answer(result) => return call.end(result),
+            AtOnce::Ask(planned) => planned,
         };
-        call.end(&result);
-        result
+        let request = self.again(amounts);
+        let result = call.wait_for(self.limiter.admit_or_degrade(request, planned)).await;
+        call.end(result)
     }
 
     fn at_once(&self, amounts: &[Milli]) -> AtOnce {
