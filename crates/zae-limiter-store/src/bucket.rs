@@ -172,10 +172,9 @@ impl<'a> ConsumeRequest<'a> {
     fn refused(&self, operation: &'static str, flaw: Flaw) -> StoreError {
         let entity = |member: usize| self.members[member].entity;
         let message = match flaw {
-            Flaw::Length => format!(
-                "a chain has 1 to {CHAIN_MAX} members, this one has {}",
-                self.members.len()
-            ),
+            Flaw::Length => {
+                format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", self.members.len())
+            }
             Flaw::Twice { member } => {
                 format!("{} is in the chain twice; each bucket may be asked once", entity(member))
             }
@@ -234,6 +233,18 @@ pub enum ConsumeOutcome {
         /// The balances as far as they are known, for headers and dashboards; not a decision.
         reports: Reports,
     },
+}
+
+/// What a store decides without waiting: [`BucketStore::decide_at_once`].
+#[derive(Debug)]
+#[must_use]
+pub enum AtOnce {
+    /// Everything was taken, and the grant is written where the caller wanted it.
+    Granted,
+    /// Another answer.
+    Otherwise(Result<ConsumeOutcome, StoreError>),
+    /// Nothing was decided.
+    NotYet,
 }
 
 /// The amounts taken, and the places they were taken from.
@@ -456,15 +467,28 @@ pub trait BucketStore: Send + Sync {
     /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;
 
-    /// The answer of [`BucketStore::consume`] if it needs neither I/O nor waiting; `None`, with
-    /// nothing changed, when it does: ask `consume` then. `Some` is a decision that has been made.
-    /// Callers ask this before breaker and deadline, so an answer must cost no more than memory.
+    /// The answer of [`BucketStore::consume`] if it needs neither I/O nor waiting, for a store that
+    /// has one; [`AtOnce::NotYet`] with nothing changed when it does: ask `consume` then. Callers
+    /// ask this before breaker and deadline, so an answer must cost no more than memory.
+    ///
+    /// A grant is written into `grant`, which is empty: it is large, and its caller knows where it
+    /// will stay. With every other answer the content of `grant` means nothing.
+    fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        let _ = (request, grant);
+        AtOnce::NotYet
+    }
+
+    /// The same as one value; `None` when `consume` has to be asked.
     fn consume_at_once(
         &self,
         request: &ConsumeRequest<'_>,
     ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        let _ = request;
-        None
+        let mut grant = Grant::default();
+        match self.decide_at_once(request, &mut grant) {
+            AtOnce::Granted => Some(Ok(ConsumeOutcome::Granted(grant))),
+            AtOnce::Otherwise(answer) => Some(answer),
+            AtOnce::NotYet => None,
+        }
     }
 
     /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the

@@ -46,14 +46,12 @@ impl Source {
     }
 }
 
-/// The result of a granted decision.
+/// The result of a granted decision, beside what the store says of it.
 pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
     /// The number of the take.
     pub(crate) operation: u64,
     pub(crate) amounts: Amounts,
-    /// What the store says.
-    pub(crate) taken: StoreGrant,
 }
 
 /// Tokens taken, to be settled when the work is done.
@@ -94,20 +92,27 @@ impl Lease {
         on_drop: OnDrop,
         terms: Option<Box<Terms>>,
         grant: Grant,
+        StoreGrant { reports, places, is_local }: &mut StoreGrant,
     ) -> Lease {
-        let Grant { plan, operation, amounts, taken } = grant;
-        let inner = Inner {
-            limiter,
-            reports: taken.reports,
-            statuses: OnceLock::new(),
-            ledger: Mutex::new(Ledger::granted(plan, operation, amounts, taken.places)),
-            on_drop,
-            source: Source::of(taken.is_local),
-            terms,
-            degraded: None,
-        };
-        // Made where it stays: `Box::new` would make it first and copy it then.
-        Lease { inner: Box::write(Box::new_uninit(), inner) }
+        let Grant { plan, operation, amounts } = grant;
+        let ledger = Ledger::granted(plan, operation, amounts, std::mem::take(places));
+        // Made where it stays: `Box::new` would make it first and copy it then, and one report after
+        // the other costs less than all the room there is for them.
+        let mut inner = Box::write(
+            Box::new_uninit(),
+            Inner {
+                limiter,
+                reports: Reports::new(),
+                statuses: OnceLock::new(),
+                ledger: Mutex::new(ledger),
+                on_drop,
+                source: Source::of(*is_local),
+                terms,
+                degraded: None,
+            },
+        );
+        reports.iter().for_each(|report| inner.reports.push(*report));
+        Lease { inner }
     }
 
     pub(crate) fn degraded_by(

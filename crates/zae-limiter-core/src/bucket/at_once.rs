@@ -14,12 +14,7 @@ impl BucketState {
     /// changed, when a take is short, or when more than the usual would change: gaps, a lead, loans,
     /// retired limits, another hour, a clock that went back. [`decide`](crate::decide) then decides.
     #[inline]
-    pub fn take_at_once(
-        &mut self,
-        takes: &[Take],
-        now: TimeMs,
-        reports: &mut Reports,
-    ) -> bool {
+    pub fn take_at_once(&mut self, takes: &[Take], now: TimeMs, reports: &mut Reports) -> bool {
         let elapsed_ms = now.since(self.refilled_at);
         let is_usual = elapsed_ms >= 0
             && self.gaps.is_nothing()

@@ -33,9 +33,10 @@ pub use options::LocalBlocks;
 pub use stats::BlockStats;
 
 use crate::{
-    Adjusted, BoxFuture, BucketDelta, BucketView, Change, Clock, ConsumeOutcome, ConsumeRequest,
-    DeletedEntity, Entropy, Level, LimitsChange, Page, PageRequest, Purged, ResetRequest, Restored,
-    Store, StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept, SystemEntropy, UsageQuery,
+    Adjusted, AtOnce, BoxFuture, BucketDelta, BucketView, Change, Clock, ConsumeOutcome,
+    ConsumeRequest, DeletedEntity, Entropy, Grant, Level, LimitsChange, Page, PageRequest, Purged,
+    ResetRequest, Restored, Store, StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept,
+    SystemEntropy, UsageQuery,
 };
 use cell::Terms;
 use stats::Stats;
@@ -247,11 +248,8 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
         Arc::new(BlockStore::within(scoped, Arc::clone(&self.shared)))
     }
 
-    fn consume_at_once(
-        &self,
-        request: &ConsumeRequest<'_>,
-    ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        self.take_at_once(request).map(Ok)
+    fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        self.take_at_once(request, grant)
     }
 
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {

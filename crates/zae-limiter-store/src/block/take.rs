@@ -13,8 +13,8 @@ use super::pace::Paced;
 use super::table::{Key, Slot};
 use super::views::Trip;
 use crate::{
-    Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, Order, Provisioned,
-    Store, StoreError,
+    Adjusted, AtOnce, BucketDelta, BucketStore, ConsumeOutcome, ConsumeRequest, Grant, MemberTake,
+    Order, Provisioned, Store, StoreError,
 };
 
 /// How often a request looks at its cell again: after the order of somebody else, after a return,
@@ -29,11 +29,6 @@ enum Served {
     Exact,
     /// The whole request is answered, because the member is its only one.
     Answered(ConsumeOutcome),
-}
-
-/// A grant of this process, without reports yet.
-fn local_grant() -> Grant {
-    Grant { reports: Reports::new(), places: Vec::new(), is_local: true }
 }
 
 /// Members that were served from stock; put back unless the whole chain is granted.
@@ -65,17 +60,25 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     }
 
     /// Serves a request whose every member has stock.
-    pub(super) fn take_at_once(&self, request: &ConsumeRequest<'_>) -> Option<ConsumeOutcome> {
+    pub(super) fn take_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
         // A wrong request is for `consume` to refuse.
-        request.check("consume").ok().filter(|()| !request.is_exact)?;
-        self.sees(request.now);
-        if let [member] = request.members {
-            return self.take_alone(member, request.now);
+        if request.is_exact || request.check("consume").is_err() {
+            return AtOnce::NotYet;
         }
-        let terms = self.hasty_terms(request.now);
-        let mut reserved = Reserved { store: self, now: request.now, taken: SmallVec::new() };
-        let mut grant = local_grant();
-        for (number, member) in (0_u8..).zip(request.members) {
+        self.sees(request.now);
+        grant.is_local = true;
+        match request.members {
+            [member] => self.take_alone(member, request.now, grant),
+            members if self.take_chain(members, request.now, grant).is_some() => AtOnce::Granted,
+            _ => AtOnce::NotYet,
+        }
+    }
+
+    /// Serves all members of a chain, or none: `None`.
+    fn take_chain(&self, members: &[MemberTake<'_>], now: TimeMs, grant: &mut Grant) -> Option<()> {
+        let terms = self.hasty_terms(now);
+        let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
+        for (number, member) in (0_u8..).zip(members) {
             if member.is_unlimited() {
                 return None;
             }
@@ -87,24 +90,27 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }
         reserved.taken.clear();
         self.shared.stats.granted();
-        Some(ConsumeOutcome::Granted(grant))
+        Some(())
     }
 
     /// The same of a request with one member: nothing has to be put back.
-    fn take_alone(&self, member: &MemberTake<'_>, now: TimeMs) -> Option<ConsumeOutcome> {
+    fn take_alone(&self, member: &MemberTake<'_>, now: TimeMs, grant: &mut Grant) -> AtOnce {
         if member.is_unlimited() {
-            return None;
+            return AtOnce::NotYet;
         }
         let terms = self.hasty_terms(now);
-        self.table.at(member.entity, member.resource, |slot| {
+        let answer = self.table.at(member.entity, member.resource, |slot| {
             let mut cell = slot.lock();
-            let mut grant = local_grant();
             if cell.take((0, member), &terms, &mut grant.reports) {
                 self.shared.stats.granted();
-                return Some(ConsumeOutcome::Granted(grant));
+                return AtOnce::Granted;
             }
-            cell.paced(member, &self.terms(now)).map(refused)
-        })?
+            match cell.paced(member, &self.terms(now)) {
+                Some(paced) => AtOnce::Otherwise(Ok(refused(paced))),
+                None => AtOnce::NotYet,
+            }
+        });
+        answer.unwrap_or(AtOnce::NotYet)
     }
 
     pub(super) async fn take(
@@ -112,8 +118,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         request: &ConsumeRequest<'_>,
     ) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
-        if let Some(outcome) = self.take_at_once(request) {
-            return Ok(outcome);
+        if let Some(answer) = self.consume_at_once(request) {
+            return answer;
         }
         let now = request.now;
         self.report_silent(now);

@@ -7,6 +7,7 @@
 //! `with_fresh_limits` repeats an attempt whose limits were stale, and `attempt` plans and takes.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tracing::Instrument;
 use zae_limiter_core::{
     EntityId, Flag, LimitStatus, Milli, RateLimitExceeded, ResourceName, Wait, WaitMs,
 };
-use zae_limiter_store::{ConsumeOutcome, StoreError};
+use zae_limiter_store::{AtOnce, ConsumeOutcome, Grant as StoreGrant};
 
 use super::RateLimiter;
 use super::outage::Failure;
@@ -36,7 +37,7 @@ const DISABLED_REREAD: Duration = Duration::from_secs(1);
 const CONTENDED_WAIT_MS: u64 = 50;
 
 /// What an attempt without waiting came to.
-pub(super) enum AtOnce {
+pub(super) enum Attempt {
     /// An answer.
     Answer(Result<Lease, AcquireError>),
     /// Nothing was taken: the store has to be asked, by this plan if there is one.
@@ -59,14 +60,30 @@ impl RateLimiter {
     ///
     /// Cost: one round trip, one write per member of the chain; one more read per member whose
     /// configuration is not cached.
-    pub async fn acquire(&self, mut request: Request) -> Result<Lease, AcquireError> {
+    pub async fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
         let call = Call::begin();
-        let planned = match self.acquire_at_once(&mut request) {
-            AtOnce::Answer(result) => return call.end(result),
-            AtOnce::Ask(planned) => planned,
+        let answer = match self.answer_or_ask(request) {
+            Ok(result) => return call.end(result),
+            Err(answer) => answer,
         };
-        let result = call.wait_for(self.admit_or_degrade(request, planned)).await;
+        let result = call.wait_for(answer).await;
         call.end(result)
+    }
+
+    /// The answer if there is one at once, else its future. Takes the request whole, so that the
+    /// future of `acquire` has room for one request and not for two.
+    #[expect(clippy::type_complexity, reason = "the one caller matches at once")]
+    fn answer_or_ask(
+        &self,
+        mut request: Request,
+    ) -> Result<
+        Result<Lease, AcquireError>,
+        Pin<Box<impl Future<Output = Result<Lease, AcquireError>>>>,
+    > {
+        match self.acquire_at_once(&mut request) {
+            Attempt::Answer(result) => Ok(result),
+            Attempt::Ask(planned) => Err(Box::pin(self.admit_or_degrade(request, planned))),
+        }
     }
 
     /// Runs `work` with a lease: commit when it returns `Ok`, rollback when it returns `Err`. A
@@ -90,65 +107,68 @@ impl RateLimiter {
 
     /// The answer to a request whose configuration is cached, from a store that need not wait: a
     /// plain function, which nobody can drop half way.
-    fn acquire_at_once(&self, request: &mut Request) -> AtOnce {
-        let Some((entity, resource)) = request.names() else { return AtOnce::Ask(None) };
+    fn acquire_at_once(&self, request: &mut Request) -> Attempt {
+        let Some((entity, resource)) = request.names() else { return Attempt::Ask(None) };
         let Some(plan) = self.kept_plan(request, entity, resource) else {
-            return AtOnce::Ask(None);
+            return Attempt::Ask(None);
         };
-        let (amounts, manner) = (request.amounts(), request.manner());
-        let lease = |grant| {
-            Lease::granted(self.for_lease(), request.on_drop, request.take_terms(), grant)
-        };
-        match self.decide_at_once(plan, &amounts, manner, lease) {
-            Ok(lease) => AtOnce::Answer(Ok(lease)),
-            Err(NoGrant::Answer(error)) => {
-                AtOnce::Answer(self.degraded_or(error, || request.clone()))
+        let mut taken = StoreGrant::default();
+        match self.decide_at_once(plan, &request.amounts(), request.manner(), &mut taken) {
+            Ok(grant) => {
+                let (limiter, terms) = (self.for_lease(), request.take_terms());
+                Attempt::Answer(Ok(Lease::granted(
+                    limiter,
+                    request.on_drop,
+                    terms,
+                    grant,
+                    &mut taken,
+                )))
             }
-            Err(NoGrant::Ask(planned)) => AtOnce::Ask(planned),
+            Err(NoGrant::Answer(error)) => {
+                Attempt::Answer(self.degraded_or(error, || request.clone()))
+            }
+            Err(NoGrant::Ask(planned)) => Attempt::Ask(planned),
         }
     }
 
-    /// A decision without waiting. The lease is made in here: a grant is large, and moves once.
+    /// A decision without waiting. What the store says of a grant is written into `taken`: it is
+    /// large, and moves once from there.
     pub(super) fn decide_at_once(
         &self,
         plan: Arc<Plan>,
         amounts: &[Milli],
         manner: Manner,
-        lease: impl FnOnce(Grant) -> Lease,
-    ) -> Result<Lease, NoGrant> {
+        taken: &mut StoreGrant,
+    ) -> Result<Grant, NoGrant> {
         // A closed limiter says so on the usual path.
         if self.settler().is_closed() {
             return Err(NoGrant::Ask(None));
         }
         let (operation, now) = (next_operation(), self.clock().now());
         let order = (operation, manner.is_exact);
-        match plan.consume_at_once(&**self.store(), amounts, order, now) {
-            Some(Ok(ConsumeOutcome::Granted(taken))) => {
-                Ok(lease(Grant { plan, operation, amounts: copied(amounts), taken }))
-            }
+        match plan.decide_at_once(&**self.store(), amounts, order, now, taken) {
+            AtOnce::Granted => Ok(Grant { plan, operation, amounts: copied(amounts) }),
             other => Err(self.not_granted_at_once(plan, other, manner)),
         }
     }
 
-    /// What it means that a decision without waiting was none, or a refusal, or an error.
+    /// What it means that a decision without waiting was no grant.
     #[cold]
-    fn not_granted_at_once(
-        &self,
-        plan: Arc<Plan>,
-        outcome: Option<Result<ConsumeOutcome, StoreError>>,
-        manner: Manner,
-    ) -> NoGrant {
-        match outcome {
-            None => NoGrant::Ask(Some(plan)),
+    fn not_granted_at_once(&self, plan: Arc<Plan>, decided: AtOnce, manner: Manner) -> NoGrant {
+        let answer = match decided {
+            AtOnce::Otherwise(answer) => answer,
+            AtOnce::Granted | AtOnce::NotYet => return NoGrant::Ask(Some(plan)),
+        };
+        match answer {
             // Waiting is for the usual path.
-            Some(Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. })) if manner.waits => {
+            Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }) if manner.waits => {
                 NoGrant::Ask(Some(plan))
             }
-            Some(Ok(outcome)) => match self.refused(&plan, outcome) {
+            Ok(outcome) => match self.refused(&plan, outcome) {
                 Ok(()) => NoGrant::Ask(None),
                 Err(error) => NoGrant::Answer(error),
             },
-            Some(Err(error)) => {
+            Err(error) => {
                 let failed =
                     |entry| self.answer::<Infallible>(entry, Some(Err(Failure::Store(error))));
                 match self.enter().and_then(failed) {
@@ -171,9 +191,9 @@ impl RateLimiter {
             Some(wait) => Box::pin(self.retry_for(wait, &request, &mut planned)).await,
         };
         match decided {
-            Ok(grant) => {
-                let terms = request.take_terms();
-                Ok(Lease::granted(self.for_lease(), request.on_drop, terms, grant))
+            Ok((grant, mut taken)) => {
+                let (limiter, terms) = (self.for_lease(), request.take_terms());
+                Ok(Lease::granted(limiter, request.on_drop, terms, grant, &mut taken))
             }
             Err(error) => self.degraded_or(error, || request),
         }
@@ -199,7 +219,7 @@ impl RateLimiter {
         wait: Duration,
         request: &Request,
         planned: &mut Option<Arc<Plan>>,
-    ) -> Result<Grant, AcquireError> {
+    ) -> Result<(Grant, StoreGrant), AcquireError> {
         let started = self.clock().monotonic();
         for _ in 0..WAIT_ATTEMPTS_MAX {
             let refused = match self.within_deadline(request, planned).await {
@@ -220,7 +240,7 @@ impl RateLimiter {
         &self,
         request: &Request,
         planned: &mut Option<Arc<Plan>>,
-    ) -> Result<Grant, AcquireError> {
+    ) -> Result<(Grant, StoreGrant), AcquireError> {
         let entry = self.enter()?;
         let deadline = request.terms().deadline.unwrap_or(self.scope.shared.settings.deadline);
         let stopwatch = self.stopwatch();
@@ -235,7 +255,7 @@ impl RateLimiter {
         &self,
         request: &Request,
         planned: &mut Option<Arc<Plan>>,
-    ) -> Result<Grant, Failure> {
+    ) -> Result<(Grant, StoreGrant), Failure> {
         for _ in 0..STALE_ATTEMPTS_MAX {
             if let Some(grant) = self.attempt(request, planned.take()).await? {
                 return Ok(grant);
@@ -250,7 +270,7 @@ impl RateLimiter {
         &self,
         request: &Request,
         planned: Option<Arc<Plan>>,
-    ) -> Result<Option<Grant>, Failure> {
+    ) -> Result<Option<(Grant, StoreGrant)>, Failure> {
         let (entity, resource) = request.checked_names()?;
         let planned = planned.or_else(|| self.kept_plan(request, entity, resource));
         let (plan, expired) = match planned.map(|plan| (plan, Vec::new())) {
@@ -282,7 +302,7 @@ impl RateLimiter {
         };
         self.scope.shared.publish_blocks();
         match outcome? {
-            ConsumeOutcome::Granted(taken) => Ok(Some(Grant { plan, operation, amounts, taken })),
+            ConsumeOutcome::Granted(taken) => Ok(Some((Grant { plan, operation, amounts }, taken))),
             refused => Ok(self.refused(&plan, refused).map(|()| None)?),
         }
     }
@@ -361,23 +381,24 @@ impl Call {
         Call { span: tracing::debug_span!("acquire", outcome = tracing::field::Empty) }
     }
 
-    /// The answer of the store. Boxed, so that an acquire that need not wait carries no room for
-    /// one that must.
-    pub(super) fn wait_for<'a>(
-        &'a self,
-        answer: impl Future<Output = Result<Lease, AcquireError>> + 'a,
-    ) -> impl Future<Output = Result<Lease, AcquireError>> + 'a {
-        let answer = Box::pin(answer);
-        async move {
-            match self.span.is_disabled() {
-                true => answer.await,
-                false => answer.instrument(self.span.clone()).await,
-            }
+    /// The answer of the store. It is boxed, so that an acquire that need not wait carries no room
+    /// for one that must.
+    pub(super) async fn wait_for(
+        &self,
+        answer: Pin<Box<impl Future<Output = Result<Lease, AcquireError>>>>,
+    ) -> Result<Lease, AcquireError> {
+        match self.span.is_disabled() {
+            true => answer.await,
+            false => answer.instrument(self.span.clone()).await,
         }
     }
 
     pub(super) fn end(self, result: Result<Lease, AcquireError>) -> Result<Lease, AcquireError> {
-        self.span.record("outcome", counted(&result));
+        let outcome = counted(&result);
+        // A span that nobody listens to would look for the field all the same.
+        if !self.span.is_disabled() {
+            self.span.record("outcome", outcome);
+        }
         result
     }
 }

@@ -13,7 +13,8 @@ use zae_limiter_core::{
     TimeMs,
 };
 use zae_limiter_store::{
-    BoxFuture, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, Store, StoreError,
+    AtOnce, BoxFuture, ConsumeOutcome, ConsumeRequest, Grant, LimitsInForce, MemberTake, Store,
+    StoreError,
 };
 
 use super::RateLimiter;
@@ -115,16 +116,18 @@ impl Plan {
     }
 
     /// Takes `amounts` from every bucket if the store can say so without waiting.
-    pub(crate) fn consume_at_once(
+    #[inline]
+    pub(crate) fn decide_at_once(
         &self,
         store: &dyn Store,
         amounts: &[Milli],
         (operation, is_exact): (u64, bool),
         now: TimeMs,
-    ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        let decide = |members: &[MemberTake<'_>]| {
+        grant: &mut Grant,
+    ) -> AtOnce {
+        let mut decide = |members: &[MemberTake<'_>]| {
             let request = ConsumeRequest::new(members, now).numbered(operation);
-            store.consume_at_once(&request.exactly(is_exact))
+            store.decide_at_once(&request.exactly(is_exact), grant)
         };
         if let [member] = &self.members[..] {
             return decide(&[self.member_take(member, &self.takes_of(member, amounts))]);
@@ -149,14 +152,18 @@ impl Plan {
     }
 
     fn takes_of(&self, member: &PlannedMember, amounts: &[Milli]) -> Takes {
-        let mut takes = Takes::new();
-        for share in &member.shares {
-            let amount = amounts[usize::from(share.declared)];
-            if !(self.skip_zero && amount == Milli::ZERO) {
-                takes.push(Take { limit: share.limit, amount });
-            }
+        let take = |share: &Share| Take {
+            limit: share.limit,
+            amount: amounts[usize::from(share.declared)],
+        };
+        // Two are usual, and need no loop.
+        if let [one, other] = &member.shares[..]
+            && !self.skip_zero
+        {
+            return Takes::from_buf([take(one), take(other)]);
         }
-        takes
+        let is_asked = |take: &Take| !(self.skip_zero && take.amount == Milli::ZERO);
+        member.shares.iter().map(take).filter(is_asked).collect()
     }
 
     fn member_takes<'a>(&'a self, takes: &'a [Takes]) -> SmallVec<[MemberTake<'a>; 2]> {

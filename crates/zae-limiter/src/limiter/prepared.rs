@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use zae_limiter_core::{Milli, TOKENS_MAX};
+use zae_limiter_store::Grant as StoreGrant;
 
 use super::RateLimiter;
-use super::acquire::{AtOnce, Call, NoGrant};
+use super::acquire::{Attempt, Call, NoGrant};
 use super::cache::PlanPlace;
 use super::plan::{Amounts, Plan};
 use super::request::Request;
@@ -116,26 +117,27 @@ impl Inner {
     async fn acquire(&self, amounts: &[Milli]) -> Result<Lease, AcquireError> {
         let call = Call::begin();
         let planned = match self.at_once(amounts) {
-            AtOnce::Answer(result) => return call.end(result),
-            AtOnce::Ask(planned) => planned,
+            Attempt::Answer(result) => return call.end(result),
+            Attempt::Ask(planned) => planned,
         };
-        let request = self.again(amounts);
-        let result = call.wait_for(self.limiter.admit_or_degrade(request, planned)).await;
+        let answer = Box::pin(self.limiter.admit_or_degrade(self.again(amounts), planned));
+        let result = call.wait_for(answer).await;
         call.end(result)
     }
 
-    fn at_once(&self, amounts: &[Milli]) -> AtOnce {
-        let Some(plan) = self.plan() else { return AtOnce::Ask(None) };
-        let lease = |grant| {
-            let (limiter, terms) = (self.limiter.for_lease(), self.request.boxed_terms());
-            Lease::granted(limiter, self.request.on_drop, terms, grant)
-        };
-        match self.limiter.decide_at_once(plan, amounts, self.request.manner(), lease) {
-            Ok(lease) => AtOnce::Answer(Ok(lease)),
-            Err(NoGrant::Answer(error)) => {
-                AtOnce::Answer(self.limiter.degraded_or(error, || self.again(amounts)))
+    fn at_once(&self, amounts: &[Milli]) -> Attempt {
+        let Some(plan) = self.plan() else { return Attempt::Ask(None) };
+        let mut taken = StoreGrant::default();
+        match self.limiter.decide_at_once(plan, amounts, self.request.manner(), &mut taken) {
+            Ok(grant) => {
+                let (limiter, terms) = (self.limiter.for_lease(), self.request.boxed_terms());
+                let on_drop = self.request.on_drop;
+                Attempt::Answer(Ok(Lease::granted(limiter, on_drop, terms, grant, &mut taken)))
             }
-            Err(NoGrant::Ask(planned)) => AtOnce::Ask(planned),
+            Err(NoGrant::Answer(error)) => {
+                Attempt::Answer(self.limiter.degraded_or(error, || self.again(amounts)))
+            }
+            Err(NoGrant::Ask(planned)) => Attempt::Ask(planned),
         }
     }
 

@@ -127,11 +127,8 @@ impl StoreWrapper for Counting {
         self.0.adjust(deltas, now)
     }
 
-    fn consume_at_once(
-        &self,
-        request: &ConsumeRequest<'_>,
-    ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        self.0.consume_at_once(request)
+    fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        self.0.decide_at_once(request, grant)
     }
 
     fn wrap(&self, scoped: Arc<dyn Store>) -> Arc<dyn Store> {
