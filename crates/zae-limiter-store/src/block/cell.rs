@@ -241,7 +241,7 @@ impl Cell {
         }
         block.seen_at = block.seen_at.max(now);
         let (mut spent, mut faded) = (Milli::ZERO, Milli::ZERO);
-        for (take, (place, look)) in member.takes.iter().zip(looks) {
+        for (take, &(place, look)) in member.takes.iter().zip(&looks) {
             faded = faded.saturating_add(block.stocks[place].1.spend(take.amount, look));
             spent = spent.saturating_add(take.amount);
             reports.push(LimitReport {

@@ -19,7 +19,7 @@ use zae_limiter_store::{AtOnce, ConsumeOutcome, Grant as StoreGrant};
 
 use super::RateLimiter;
 use super::outage::Failure;
-use super::plan::{Amounts, Plan, copied, next_operation};
+use super::plan::{Amounts, Plan, next_operation};
 use super::request::{Manner, Request};
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
@@ -113,9 +113,11 @@ impl RateLimiter {
             return Attempt::Ask(None);
         };
         let mut taken = StoreGrant::default();
-        match self.decide_at_once(plan, &request.amounts(), request.manner(), &mut taken) {
-            Ok(grant) => {
+        let (amounts, manner) = (request.amounts(), request.manner());
+        match self.decide_at_once(&plan, &amounts, manner, &mut taken) {
+            Ok(operation) => {
                 let (limiter, terms) = (self.for_lease(), request.take_terms());
+                let grant = Grant { plan, operation, amounts };
                 Attempt::Answer(Ok(Lease::granted(
                     limiter,
                     request.on_drop,
@@ -131,15 +133,15 @@ impl RateLimiter {
         }
     }
 
-    /// A decision without waiting. What the store says of a grant is written into `taken`: it is
-    /// large, and moves once from there.
+    /// A decision without waiting: the number of the take. What the store says of a grant is written
+    /// into `taken`: it is large, and moves once from there.
     pub(super) fn decide_at_once(
         &self,
-        plan: Arc<Plan>,
+        plan: &Arc<Plan>,
         amounts: &[Milli],
         manner: Manner,
         taken: &mut StoreGrant,
-    ) -> Result<Grant, NoGrant> {
+    ) -> Result<u64, NoGrant> {
         // A closed limiter says so on the usual path.
         if self.settler().is_closed() {
             return Err(NoGrant::Ask(None));
@@ -147,24 +149,24 @@ impl RateLimiter {
         let (operation, now) = (next_operation(), self.clock().now());
         let order = (operation, manner.is_exact);
         match plan.decide_at_once(&**self.store(), amounts, order, now, taken) {
-            AtOnce::Granted => Ok(Grant { plan, operation, amounts: copied(amounts) }),
+            AtOnce::Granted => Ok(operation),
             other => Err(self.not_granted_at_once(plan, other, manner)),
         }
     }
 
     /// What it means that a decision without waiting was no grant.
     #[cold]
-    fn not_granted_at_once(&self, plan: Arc<Plan>, decided: AtOnce, manner: Manner) -> NoGrant {
+    fn not_granted_at_once(&self, plan: &Arc<Plan>, decided: AtOnce, manner: Manner) -> NoGrant {
         let answer = match decided {
             AtOnce::Otherwise(answer) => answer,
-            AtOnce::Granted | AtOnce::NotYet => return NoGrant::Ask(Some(plan)),
+            AtOnce::Granted | AtOnce::NotYet => return NoGrant::Ask(Some(Arc::clone(plan))),
         };
         match answer {
             // Waiting is for the usual path.
             Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }) if manner.waits => {
-                NoGrant::Ask(Some(plan))
+                NoGrant::Ask(Some(Arc::clone(plan)))
             }
-            Ok(outcome) => match self.refused(&plan, outcome) {
+            Ok(outcome) => match self.refused(plan, outcome) {
                 Ok(()) => NoGrant::Ask(None),
                 Err(error) => NoGrant::Answer(error),
             },

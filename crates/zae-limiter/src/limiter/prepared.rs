@@ -9,10 +9,10 @@ use zae_limiter_store::Grant as StoreGrant;
 use super::RateLimiter;
 use super::acquire::{Attempt, Call, NoGrant};
 use super::cache::PlanPlace;
-use super::plan::{Amounts, Plan};
+use super::plan::{Amounts, Plan, copied};
 use super::request::Request;
 use crate::error::{AcquireError, Invalid, UndeclaredLimit};
-use crate::lease::Lease;
+use crate::lease::{Grant, Lease};
 
 /// A request that is made once and acquired many times: for a gateway that knows its callers. Cheap
 /// to clone; clones share everything.
@@ -128,8 +128,9 @@ impl Inner {
     fn at_once(&self, amounts: &[Milli]) -> Attempt {
         let Some(plan) = self.plan() else { return Attempt::Ask(None) };
         let mut taken = StoreGrant::default();
-        match self.limiter.decide_at_once(plan, amounts, self.request.manner(), &mut taken) {
-            Ok(grant) => {
+        match self.limiter.decide_at_once(&plan, amounts, self.request.manner(), &mut taken) {
+            Ok(operation) => {
+                let grant = Grant { plan, operation, amounts: copied(amounts) };
                 let (limiter, terms) = (self.limiter.for_lease(), self.request.boxed_terms());
                 let on_drop = self.request.on_drop;
                 Attempt::Answer(Ok(Lease::granted(limiter, on_drop, terms, grant, &mut taken)))
