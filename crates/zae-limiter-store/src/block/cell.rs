@@ -37,8 +37,9 @@ pub(super) struct Cell {
     is_busy: bool,
     pub(super) watch: Watch,
     unreported: Unreported,
-    /// Until then, requests for what is scarce are refused.
-    pub(super) pace: Option<Pace>,
+    /// Until then, requests for what is scarce are refused. Boxed, so that what every request looks
+    /// at lies closer together.
+    pub(super) pace: Option<Box<Pace>>,
 }
 
 /// How a request goes on.

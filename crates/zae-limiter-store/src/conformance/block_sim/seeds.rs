@@ -5,6 +5,7 @@ use super::{BlockRun, Ground, simulate};
 /// Runs `usual` seeds, each on a ground of its own, on two threads; panics with the first that
 /// breaks a promise. `ZAEL_SIM_SEEDS` says how many there are and `ZAEL_SIM_FIRST` where they begin.
 /// A hundred and more must have seen all there is to see.
+#[expect(clippy::print_stdout, reason = "a run by hand says what it has seen")]
 pub fn run_seeds<G: Ground>(usual: u64, ground: impl Fn(u64) -> G + Sync) -> BlockRun {
     let (first, seeds) = (asked("ZAEL_SIM_FIRST", 0), asked("ZAEL_SIM_SEEDS", usual));
     let half = |rest: u64| {
