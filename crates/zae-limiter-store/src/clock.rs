@@ -217,6 +217,21 @@ mod tests {
     }
 
     #[test]
+    fn the_cheap_reading_is_not_before_the_exact_one_and_little_ahead() {
+        let clock = SystemClock::new();
+        for _ in 0..100_000 {
+            let before = clock.monotonic();
+            let at_most = clock.monotonic_at_most();
+            let after = clock.monotonic();
+            assert!(before <= at_most, "{before:?} {at_most:?}");
+            assert!(at_most <= after + Duration::from_millis(20), "{at_most:?} {after:?}");
+        }
+        let manual = ManualClock::new(TimeMs(0));
+        manual.advance(Duration::from_millis(7));
+        assert_eq!(manual.monotonic_at_most(), Duration::from_millis(7));
+    }
+
+    #[test]
     fn stepping_the_wall_clock_passes_no_time() {
         let clock = ManualClock::new(TimeMs(1000));
         clock.step_to(TimeMs(0));

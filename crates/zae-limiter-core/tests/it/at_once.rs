@@ -71,12 +71,12 @@ const SETS: [&[&str]; 4] = [
 fn event() -> impl Strategy<Value = Event> {
     let hour = HOUR_MS;
     prop_oneof![
-        4 => (0..2_u8, 0..40_000_i64).prop_map(|(limit, milli)| Event::Take(limit, milli)),
-        1 => (0..2_u8, -30_000..90_000_i64).prop_map(|(limit, milli)| Event::Adjust(limit, milli)),
+        4 => (0..5_u8, 0..40_000_i64).prop_map(|(limit, milli)| Event::Take(limit, milli)),
+        1 => (0..5_u8, -30_000..90_000_i64).prop_map(|(limit, milli)| Event::Adjust(limit, milli)),
         1 => (0..SETS.len()).prop_map(Event::Sync),
         4 => prop_oneof![0..5_000_i64, -200..0_i64, Just(hour), -hour..0_i64].prop_map(Event::Pass),
         1 => (0..200_000_i64, any::<bool>()).prop_map(|(ms, is_led)| Event::Lead(ms, is_led)),
-        1 => (0..2_u8, 1..9_000_i64).prop_map(|(limit, milli)| Event::Lend(limit, milli)),
+        1 => (0..5_u8, 1..9_000_i64).prop_map(|(limit, milli)| Event::Lend(limit, milli)),
     ]
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use zae_limiter::store::{
-    Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Fault, SeededEntropy,
+    Adjusted, AtOnce, BoxFuture, BucketDelta, ConsumeRequest, Fault, Grant, SeededEntropy,
     StoreFuture, StoreWrapper,
 };
 use zae_limiter::{
