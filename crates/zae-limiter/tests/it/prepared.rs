@@ -153,7 +153,7 @@ async fn only_the_first_request_of_a_kind_needs_a_future() {
     }
     assert_eq!(takes.load(Ordering::Relaxed), 2, "one for each way to declare limits");
     let waiting = limiter.acquire(request());
-    assert!(size_of_val(&waiting) <= 512, "{} bytes are moved by callers", size_of_val(&waiting));
+    assert!(size_of_val(&waiting) <= 256, "{} bytes are moved by callers", size_of_val(&waiting));
 }
 
 /// A parent that expires before its child takes the child's plan with it, once.
