@@ -141,7 +141,7 @@ impl<'a> ConsumeRequest<'a> {
         }
     }
 
-    /// What is wrong with the request. Without the words: nearly every request has nothing.
+    /// What is wrong with the request, without the words.
     #[inline]
     fn flaw(&self) -> Option<Flaw> {
         if self.members.is_empty() || self.members.len() > CHAIN_MAX {
@@ -470,9 +470,8 @@ pub trait BucketStore: Send + Sync {
     /// The answer of [`BucketStore::consume`] if it needs neither I/O nor waiting, for a store that
     /// has one; [`AtOnce::NotYet`] with nothing changed when it does: ask `consume` then. Callers
     /// ask this before breaker and deadline, so an answer must cost no more than memory.
-    ///
-    /// A grant is written into `grant`, which is empty: it is large, and its caller knows where it
-    /// will stay. With every other answer the content of `grant` means nothing.
+    /// A grant, which is large, is written into `grant`, which is empty. With other answers the
+    /// content of `grant` means nothing.
     fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
         let _ = (request, grant);
         AtOnce::NotYet
