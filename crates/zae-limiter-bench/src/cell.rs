@@ -244,6 +244,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 }
 
 /// CPU time of this process so far.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures CPU time")]
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

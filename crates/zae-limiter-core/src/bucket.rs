@@ -2,12 +2,13 @@
 //! charges change it.
 //!
 //! The parts: `accrual` is the arithmetic of time, `limit` one limit, `clock` the time of a bucket,
-//! `sync` changed limits with `gaps` and `fold`, `hours` the usage, `lent` what holders have got
-//! ahead of need, `expiry` when it may go.
+//! `at_once` the usual take, `sync` changed limits with `gaps` and `fold`, `hours` the usage, `lent`
+//! what holders have got ahead of need, `expiry` when it may go.
 
 use smallvec::SmallVec;
 
 mod accrual;
+mod at_once;
 mod clock;
 mod expiry;
 mod fold;

@@ -64,6 +64,12 @@ pub enum Decision {
 
 /// Decides and, on a grant, takes.
 pub fn decide(members: &mut [Member<'_>], now: TimeMs) -> Decision {
+    if let [member] = members {
+        let mut reports = Reports::new();
+        if member.bucket.take_at_once(member.takes, now, &mut reports) {
+            return Decision::Granted { reports, closed: Vec::new() };
+        }
+    }
     let mut reports = assess(members.iter().map(|member| (&*member.bucket, member.takes)), now);
     if reports.iter().any(|report| report.wait != Wait::None) {
         return Decision::Refused { reports };

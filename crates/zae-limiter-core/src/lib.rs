@@ -61,7 +61,7 @@ pub use name::{
     DEFAULT_RESOURCE, EntityId, IntoName, LimitName, NameError, NameRule, NamespaceId,
     NamespaceName, Principal, ResourceName,
 };
-pub use provision::{Lot, OrderLine, Provision, Report, Return, Stock};
+pub use provision::{Lot, OrderLine, Provision, Report, Return, Stock, StockLook};
 pub use source::{ConfigStamp, LimitSource};
 pub use status::{LimitStatus, RateLimitExceeded};
 pub use time::{TimeTextError, parse_rfc3339, rfc3339};

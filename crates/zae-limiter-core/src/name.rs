@@ -7,6 +7,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -62,9 +63,23 @@ macro_rules! name {
     };
     ($(#[$doc:meta])* $name:ident = $grammar:expr, parsed by $parse:ident) => {
         $(#[$doc])*
-        // The derived `Hash`, `Eq` and `Ord` are those of `str`, as `Borrow<str>` demands.
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        // `Hash`, `Eq` and `Ord` are those of `str`, as `Borrow<str>` demands.
+        #[derive(Clone, Eq, PartialOrd, Ord)]
         pub struct $name(Arc<str>);
+
+        impl PartialEq for $name {
+            #[inline]
+            fn eq(&self, other: &Self) -> bool {
+                // Most names that are compared are clones of one.
+                Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+            }
+        }
+
+        impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
 
         impl $name {
             const GRAMMAR: Grammar = $grammar;

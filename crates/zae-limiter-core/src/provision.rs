@@ -214,6 +214,15 @@ pub struct Stock {
     top: Milli,
 }
 
+/// A stock at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StockLook {
+    /// What may be spent.
+    pub usable: Milli,
+    /// The balance of the bucket, and this stock.
+    pub balance: Milli,
+}
+
 impl Stock {
     /// The stock of a loan, from the bucket as the loan left it.
     #[must_use]
@@ -229,10 +238,34 @@ impl Stock {
         }
     }
 
+    /// What may be spent and what the bucket has after `elapsed_ms`, by one look at the refill:
+    /// [`Stock::usable`] and [`Stock::balance`].
+    #[must_use]
+    #[inline]
+    pub fn look(&self, elapsed_ms: i64) -> StockLook {
+        let gained = Milli(self.params.accrual(elapsed_ms, self.remainder).0);
+        let usable = self.held.min(self.layer_after(gained));
+        let stored = self.balance.saturating_add(gained).min(self.params.full());
+        StockLook { usable, balance: stored.saturating_add(usable) }
+    }
+
+    /// Spends what a look has found, in place of [`Stock::change`]: at most what was usable. How
+    /// much of the stock has faded.
+    #[inline]
+    pub fn spend(&mut self, amount: Milli, look: StockLook) -> Milli {
+        debug_assert!(!amount.is_negative() && amount <= look.usable, "a look found enough");
+        let faded = self.held.saturating_sub(look.usable);
+        self.held = look.usable.saturating_sub(amount);
+        faded
+    }
+
     /// What is left of the layer after `elapsed_ms`.
     fn layer(&self, elapsed_ms: i64) -> Milli {
-        let (gained, _) = self.params.accrual(elapsed_ms, self.remainder);
-        self.span.min(self.top.saturating_sub(Milli(gained))).max(Milli::ZERO)
+        self.layer_after(Milli(self.params.accrual(elapsed_ms, self.remainder).0))
+    }
+
+    fn layer_after(&self, gained: Milli) -> Milli {
+        self.span.min(self.top.saturating_sub(gained)).max(Milli::ZERO)
     }
 
     /// What may be spent after `elapsed_ms`. What refill has reached is lost for good: the bucket

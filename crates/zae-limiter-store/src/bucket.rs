@@ -133,43 +133,69 @@ impl<'a> ConsumeRequest<'a> {
     }
 
     /// Refuses a request no backend could decide; for backends to call first.
+    #[inline]
     pub fn check(&self, operation: &'static str) -> Result<(), StoreError> {
-        let invalid = |message: String| Err(StoreError::invalid(operation, message));
+        match self.flaw() {
+            None => Ok(()),
+            Some(flaw) => Err(self.refused(operation, flaw)),
+        }
+    }
+
+    /// What is wrong with the request, without the words.
+    #[inline]
+    fn flaw(&self) -> Option<Flaw> {
         if self.members.is_empty() || self.members.len() > CHAIN_MAX {
-            return invalid(format!(
-                "a chain has 1 to {CHAIN_MAX} members, this one has {}",
-                self.members.len()
-            ));
+            return Some(Flaw::Length);
         }
         for (index, member) in self.members.iter().enumerate() {
-            if self.members[..index]
-                .iter()
-                .any(|other| other.entity == member.entity && other.resource == member.resource)
-            {
-                return invalid(format!(
-                    "{} is in the chain twice; each bucket may be asked once",
-                    member.entity
-                ));
+            let same = |other: &MemberTake<'_>| {
+                other.entity == member.entity && other.resource == member.resource
+            };
+            if self.members[..index].iter().any(same) {
+                return Some(Flaw::Twice { member: index });
             }
             for (at, take) in member.takes.iter().enumerate() {
                 if usize::from(take.limit) >= member.limits.limits.len()
                     || member.takes[..at].iter().any(|other| other.limit == take.limit)
                 {
-                    return invalid(format!(
-                        "take {at} of {} names no limit of its own; name each limit at most once",
-                        member.entity
-                    ));
+                    return Some(Flaw::Limit { member: index, take: at });
                 }
                 if take.amount.is_negative() {
-                    return invalid(format!(
-                        "take {at} of {} is negative; give back with adjust",
-                        member.entity
-                    ));
+                    return Some(Flaw::Negative { member: index, take: at });
                 }
             }
         }
-        Ok(())
+        None
     }
+
+    #[cold]
+    fn refused(&self, operation: &'static str, flaw: Flaw) -> StoreError {
+        let entity = |member: usize| self.members[member].entity;
+        let message = match flaw {
+            Flaw::Length => {
+                format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", self.members.len())
+            }
+            Flaw::Twice { member } => {
+                format!("{} is in the chain twice; each bucket may be asked once", entity(member))
+            }
+            Flaw::Limit { member, take } => format!(
+                "take {take} of {} names no limit of its own; name each limit at most once",
+                entity(member)
+            ),
+            Flaw::Negative { member, take } => {
+                format!("take {take} of {} is negative; give back with adjust", entity(member))
+            }
+        };
+        StoreError::invalid(operation, message)
+    }
+}
+
+/// What is wrong with a request, by the indices of the member and of its take.
+enum Flaw {
+    Length,
+    Twice { member: usize },
+    Limit { member: usize, take: usize },
+    Negative { member: usize, take: usize },
 }
 
 /// The answer to a [`ConsumeRequest`].
@@ -207,6 +233,18 @@ pub enum ConsumeOutcome {
         /// The balances as far as they are known, for headers and dashboards; not a decision.
         reports: Reports,
     },
+}
+
+/// What a store decides without waiting: [`BucketStore::decide_at_once`].
+#[derive(Debug)]
+#[must_use]
+pub enum AtOnce {
+    /// Everything was taken, and the grant is written where the caller wanted it.
+    Granted,
+    /// Another answer.
+    Otherwise(Result<ConsumeOutcome, StoreError>),
+    /// Nothing was decided.
+    NotYet,
 }
 
 /// The amounts taken, and the places they were taken from.
@@ -429,15 +467,27 @@ pub trait BucketStore: Send + Sync {
     /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;
 
-    /// The answer of [`BucketStore::consume`] if it needs neither I/O nor waiting; `None`, with
-    /// nothing changed, when it does: ask `consume` then. `Some` is a decision that has been made.
-    /// Callers ask this before breaker and deadline, so an answer must cost no more than memory.
+    /// The answer of [`BucketStore::consume`] if it needs neither I/O nor waiting, for a store that
+    /// has one; [`AtOnce::NotYet`] with nothing changed when it does: ask `consume` then. Callers
+    /// ask this before breaker and deadline, so an answer must cost no more than memory.
+    /// A grant, which is large, is written into `grant`, which is empty. With other answers the
+    /// content of `grant` means nothing.
+    fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        let _ = (request, grant);
+        AtOnce::NotYet
+    }
+
+    /// The same as one value; `None` when `consume` has to be asked.
     fn consume_at_once(
         &self,
         request: &ConsumeRequest<'_>,
     ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        let _ = request;
-        None
+        let mut grant = Grant::default();
+        match self.decide_at_once(request, &mut grant) {
+            AtOnce::Granted => Some(Ok(ConsumeOutcome::Granted(grant))),
+            AtOnce::Otherwise(answer) => Some(answer),
+            AtOnce::NotYet => None,
+        }
     }
 
     /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the

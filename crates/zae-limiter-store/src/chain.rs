@@ -323,11 +323,13 @@ pub(crate) fn prepare<E: From<StoreError>>(
     now: TimeMs,
 ) -> Result<Prepared, Stop<E>> {
     // The usual case without the copy.
-    if !bucket.flag.blocks() && bucket.matches(&take.limits.limits) && !bucket.is_far_ahead_of(now)
-    {
-        return Ok(Prepared::Loaded);
-    }
-    prepare_copy(bucket, take, now)
+    if is_ready(bucket, take, now) { Ok(Prepared::Loaded) } else { prepare_copy(bucket, take, now) }
+}
+
+/// True when a stored bucket decides as it is.
+#[inline]
+pub(crate) fn is_ready(bucket: &BucketState, take: &MemberTake<'_>, now: TimeMs) -> bool {
+    !bucket.flag.blocks() && bucket.matches(&take.limits.limits) && !bucket.is_far_ahead_of(now)
 }
 
 /// A sync that fails leaves its bucket unusable, so the sync works on a copy.

@@ -10,11 +10,11 @@ use zae_limiter_core::{
 };
 
 use crate::{
-    Adjusted, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change,
-    ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level,
-    LevelConfig, LimitsChange, Managed, ManagedChange, MemberKey, Namespace, NamespaceStore,
-    NewEntity, Order, Page, PageRequest, Provisioned, Purged, ResetRequest, Resolution, Restored,
-    Store, StoreError, StoreFuture, Swept, UsageQuery,
+    Adjusted, AtOnce, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities,
+    Change, ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate, Grant,
+    HistoryStore, Level, LevelConfig, LimitsChange, Managed, ManagedChange, MemberKey, Namespace,
+    NamespaceStore, NewEntity, Order, Page, PageRequest, Provisioned, Purged, ResetRequest,
+    Resolution, Restored, Store, StoreError, StoreFuture, Swept, UsageQuery,
 };
 
 /// Writes the trait of wrappers and the traits of a store in terms of it, from one list of methods.
@@ -48,13 +48,10 @@ macro_rules! wrapper {
                 now: TimeMs,
             ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>>;
 
-            /// `None`: the wrapper sees the take in `consume`.
-            fn consume_at_once(
-                &self,
-                request: &ConsumeRequest<'_>,
-            ) -> Option<Result<ConsumeOutcome, StoreError>> {
-                let _ = request;
-                None
+            /// [`AtOnce::NotYet`]: the wrapper sees the take in `consume`.
+            fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+                let _ = (request, grant);
+                AtOnce::NotYet
             }
 
             fn resolve_within<'a>(
@@ -110,11 +107,8 @@ wrapper! {
             StoreWrapper::adjust(self, deltas, now)
         }
 
-        fn consume_at_once(
-            &self,
-            request: &ConsumeRequest<'_>,
-        ) -> Option<Result<ConsumeOutcome, StoreError>> {
-            StoreWrapper::consume_at_once(self, request)
+        fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+            StoreWrapper::decide_at_once(self, request, grant)
         }
     }
     ConfigStore {

@@ -57,8 +57,8 @@ use std::pin::Pin;
 
 pub use block::{BlockStats, BlockStore, LocalBlocks};
 pub use bucket::{
-    Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta, Grant,
-    LimitsInForce, MemberTake, Order, Place, Places, Provisioned, Readiness, ResetRequest,
+    Adjusted, AtOnce, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta,
+    Grant, LimitsInForce, MemberTake, Order, Place, Places, Provisioned, Readiness, ResetRequest,
     Restored, Stocked, bring_up_to_date,
 };
 pub use capabilities::Capabilities;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use smallvec::SmallVec;
 use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports, TOKENS_MAX};
-use zae_limiter_store::{Adjusted, Places, StoreError, StoreErrorKind};
+use zae_limiter_store::{Adjusted, Grant as StoreGrant, StoreError, StoreErrorKind};
 
 mod in_flight;
 mod ledger;
@@ -41,20 +41,17 @@ pub enum Source {
 }
 
 impl Source {
-    pub(crate) fn of(is_local: bool) -> Source {
+    fn of(is_local: bool) -> Source {
         if is_local { Source::Local } else { Source::Store }
     }
 }
 
-/// The result of a granted decision.
+/// The result of a granted decision, beside what the store says of it.
 pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
     /// The number of the take.
     pub(crate) operation: u64,
     pub(crate) amounts: Amounts,
-    pub(crate) reports: Reports,
-    pub(crate) places: Places,
-    pub(crate) source: Source,
 }
 
 /// Tokens taken, to be settled when the work is done.
@@ -89,18 +86,33 @@ struct WithoutDecision {
 }
 
 impl Lease {
+    #[inline]
     pub(crate) fn granted(
         limiter: RateLimiter,
         on_drop: OnDrop,
         terms: Option<Box<Terms>>,
         grant: Grant,
+        StoreGrant { reports, places, is_local }: &mut StoreGrant,
     ) -> Lease {
-        let Grant { plan, operation, amounts, reports, places, source } = grant;
-        let ledger = Mutex::new(Ledger::granted(plan, operation, amounts, places));
-        let statuses = OnceLock::new();
-        let degraded = None;
-        let inner = Inner { limiter, reports, statuses, ledger, on_drop, source, terms, degraded };
-        Lease { inner: Box::new(inner) }
+        let Grant { plan, operation, amounts } = grant;
+        let ledger = Ledger::granted(plan, operation, amounts, std::mem::take(places));
+        // Made where it stays: `Box::new` would make it first and copy it then, and one report after
+        // the other costs less than all the room there is for them.
+        let mut inner = Box::write(
+            Box::new_uninit(),
+            Inner {
+                limiter,
+                reports: Reports::new(),
+                statuses: OnceLock::new(),
+                ledger: Mutex::new(ledger),
+                on_drop,
+                source: Source::of(*is_local),
+                terms,
+                degraded: None,
+            },
+        );
+        reports.iter().for_each(|report| inner.reports.push(*report));
+        Lease { inner }
     }
 
     pub(crate) fn degraded_by(

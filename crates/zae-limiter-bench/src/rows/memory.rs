@@ -11,7 +11,8 @@ use zae_limiter::{
     SystemClock,
 };
 use zae_limiter_store::{
-    BlockStore, BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake,
+    AtOnce, BlockStore, BucketStore, ConsumeOutcome, ConsumeRequest, Grant, LimitsInForce,
+    MemberTake,
 };
 
 use super::{Context, Entry};
@@ -38,7 +39,7 @@ pub(super) fn rows() -> Vec<Entry> {
         },
         Entry {
             name: "block-store",
-            what: "BlockStore::consume_at_once, prebuilt",
+            what: "BlockStore::decide_at_once, prebuilt",
             make: |_| block_store_row(),
         },
         BLOCK_ACQUIRE,
@@ -146,15 +147,17 @@ fn block_store_row() -> Result<Box<dyn Row>> {
             MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
         let members = [member];
         let request = ConsumeRequest::new(&members, clock.now());
-        let outcome = store.consume_at_once(&request).unwrap_or_else(|| {
-            // A store in memory is ready at once.
-            let mut order = store.consume(&request);
-            match order.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => panic!("nobody else orders"),
-            }
-        });
-        assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
+        let mut grant = Grant::default();
+        if matches!(store.decide_at_once(&request, &mut grant), AtOnce::Granted) {
+            assert!(grant.is_local);
+            return;
+        }
+        // A store in memory is ready at once.
+        let mut order = store.consume(&request);
+        match order.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_)))),
+            Poll::Pending => panic!("nobody else orders"),
+        }
     };
     entities.iter().for_each(&consume);
     Ok(Box::new(Direct::new(move |random| consume(pick(&entities, random)), 32)))

@@ -22,6 +22,11 @@ struct Kept {
 }
 
 impl Gaps {
+    /// True when there are no gaps, no lead and no loans.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|kept| kept.gaps.is_empty())
     }

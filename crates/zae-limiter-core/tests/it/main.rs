@@ -1,5 +1,6 @@
 //! All integration tests of this crate in one binary: one link instead of many.
 
+mod at_once;
 mod bucket;
 mod clocks;
 mod decide;

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    Limit, LimitReport, LimitSource, Milli, OrderLine, Report, Return, Stock, Take, TimeMs, Wait,
+    Limit, LimitReport, LimitSource, Milli, OrderLine, Report, Reports, Return, Stock, StockLook,
+    Take, TimeMs, Wait,
 };
 
-use super::layer::Block;
+use super::layer::{Block, covers};
 use super::options::LocalBlocks;
 use super::pace::{Pace, Paced};
 use super::stats::Stats;
@@ -36,14 +37,15 @@ pub(super) struct Cell {
     is_busy: bool,
     pub(super) watch: Watch,
     unreported: Unreported,
-    /// Until then, requests for what is scarce are refused.
-    pub(super) pace: Option<Pace>,
+    /// Until then, requests for what is scarce are refused. Boxed, so that what every request looks
+    /// at lies closer together.
+    pub(super) pace: Option<Box<Pace>>,
 }
 
 /// How a request goes on.
 pub(super) enum Next {
     /// Served from stock.
-    Taken(SmallVec<[LimitReport; 4]>),
+    Taken(Reports),
     /// A limit is scarce, and the next visit has not come.
     Refused(Paced),
     /// Another order is under way.
@@ -151,7 +153,8 @@ impl Cell {
             self.is_worth_it = false;
             self.pace = None;
         }
-        if let Some(reports) = self.take(member, terms) {
+        let mut reports = Reports::new();
+        if self.take((0, member), terms, &mut reports) {
             return Next::Taken(reports);
         }
         if let Some(paced) = self.paced(member, terms) {
@@ -210,45 +213,54 @@ impl Cell {
         self.limits.as_ref().is_some_and(|own| are_same(own, limits))
     }
 
-    /// Serves a request from stock if every limit has enough.
+    /// Serves a request from stock if every limit has enough. Adds a report per take to `reports`,
+    /// for the member of this number. False, and nothing was changed, when stock does not cover it.
     pub(super) fn take(
         &mut self,
-        member: &MemberTake<'_>,
+        (number, member): (u8, &MemberTake<'_>),
         terms: &Terms<'_>,
-    ) -> Option<SmallVec<[LimitReport; 4]>> {
+        reports: &mut Reports,
+    ) -> bool {
         if member.limits.source == LimitSource::Call || !self.is_about(member.limits) {
-            return None;
+            return false;
         }
-        let block = self.block.as_mut()?;
+        let Some(block) = &mut self.block else { return false };
+        if !block.may_serve(terms) && !member.takes.is_empty() {
+            return false;
+        }
         let now = terms.now;
-        if !member.takes.iter().all(|take| block.covers(take, terms)) {
-            return None;
-        }
         let elapsed_ms = block.elapsed_ms(now);
-        block.seen_at = block.seen_at.max(now);
-        let mut reports = SmallVec::new();
+        // Each stock is looked at once: what it holds is a division away.
+        let mut looks = SmallVec::<[(usize, StockLook); 4]>::new();
         for take in member.takes {
-            let Some(stock) = block.stock_mut(take.limit) else { continue };
-            let held = stock.held();
-            let taken = stock.change(take.amount, elapsed_ms);
-            debug_assert!(taken, "every limit was found to have enough");
-            let faded = held.saturating_sub(take.amount).saturating_sub(stock.held());
-            terms.stats.spent(take.amount, faded);
+            let Some(place) = block.place(take.limit) else { return false };
+            let look = block.stocks[place].1.look(elapsed_ms);
+            if !covers(look, take) {
+                return false;
+            }
+            looks.push((place, look));
+        }
+        block.seen_at = block.seen_at.max(now);
+        let (mut spent, mut faded) = (Milli::ZERO, Milli::ZERO);
+        for (take, &(place, look)) in member.takes.iter().zip(&looks) {
+            faded = faded.saturating_add(block.stocks[place].1.spend(take.amount, look));
+            spent = spent.saturating_add(take.amount);
             reports.push(LimitReport {
-                member: 0,
+                member: number,
                 limit: take.limit,
-                balance: stock.balance(elapsed_ms),
+                balance: look.balance.saturating_sub(take.amount),
                 requested: take.amount,
                 wait: Wait::None,
             });
             self.unreported.add(take.limit, take.amount);
         }
+        terms.stats.spent(spent, faded);
         self.unreported.grants += 1;
         self.unreported.used_at = self.unreported.used_at.max(now);
         if terms.is_new {
             self.watch.note(member, now);
         }
-        Some(reports)
+        true
     }
 
     /// Undoes a take that its chain refused.

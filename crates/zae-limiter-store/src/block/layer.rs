@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Milli, Stock, Take, TimeMs};
+use zae_limiter_core::{Milli, Stock, StockLook, Take, TimeMs};
 
 use super::cell::{CLOCK_BACK_MAX_MS, Terms};
 
@@ -60,17 +60,28 @@ impl Block {
         self.stocks.iter_mut().find(|(index, _)| *index == limit).map(|(_, stock)| stock)
     }
 
+    /// Where the stock of a limit is.
+    pub(super) fn place(&self, limit: u8) -> Option<usize> {
+        self.stocks.iter().position(|(index, _)| *index == limit)
+    }
+
+    /// Whether requests may be served from it.
+    pub(super) fn may_serve(&self, terms: &Terms<'_>) -> bool {
+        self.is_good(terms) && !self.is_due(terms.now)
+    }
+
     /// Whether a take can be served from it.
     pub(super) fn covers(&self, take: &Take, terms: &Terms<'_>) -> bool {
-        let elapsed_ms = self.elapsed_ms(terms.now);
-        let has = |stock: &Stock| {
-            stock.usable(elapsed_ms) >= take.amount && stock.balance(elapsed_ms) >= take.amount
-        };
-        let may = self.is_good(terms) && !self.is_due(terms.now) && !take.amount.is_negative();
-        may && self.stock(take.limit).is_some_and(has)
+        let has = |stock: &Stock| covers(stock.look(self.elapsed_ms(terms.now)), take);
+        self.may_serve(terms) && self.stock(take.limit).is_some_and(has)
     }
 
     pub(super) fn held(&self) -> Milli {
         self.stocks.iter().fold(Milli::ZERO, |sum, (_, stock)| sum.saturating_add(stock.held()))
     }
+}
+
+/// Whether a stock at one moment covers a take.
+pub(super) fn covers(look: StockLook, take: &Take) -> bool {
+    !take.amount.is_negative() && look.usable >= take.amount && look.balance >= take.amount
 }

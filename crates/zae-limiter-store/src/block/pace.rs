@@ -143,13 +143,13 @@ impl Cell {
         let Some(gap) = gap else { return };
         // Processes that began together do not come together: three to five quarters.
         let part = i64::try_from(terms.entropy.next_u64() % 513).unwrap_or(256) + 768;
-        self.pace = Some(Pace {
+        self.pace = Some(Box::new(Pace {
             found,
             at: terms.now,
             moment: purchase.ordered,
             gap_ms: gap * part / 1_024,
             epoch: terms.epoch,
-        });
+        }));
     }
 
     fn lacks(&self, take: &Take, terms: &Terms<'_>) -> bool {

@@ -1,11 +1,11 @@
 //! The cells of one namespace, by bucket.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::HashTable;
 use tokio::sync::Notify;
 use zae_limiter_core::{EntityId, Milli, ResourceName, TimeMs};
 
@@ -21,25 +21,9 @@ pub(super) struct Key {
     pub(super) resource: ResourceName,
 }
 
-#[derive(Clone, Copy)]
-struct KeyRef<'a>(&'a EntityId, &'a ResourceName);
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        KeyRef(&self.entity, &self.resource).hash(state);
-    }
-}
-
-impl Hash for KeyRef<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.as_str().hash(state);
-        self.1.as_str().hash(state);
-    }
-}
-
-impl Equivalent<Key> for KeyRef<'_> {
-    fn equivalent(&self, key: &Key) -> bool {
-        *self.0 == key.entity && *self.1 == key.resource
+impl Key {
+    fn is(&self, entity: &EntityId, resource: &ResourceName) -> bool {
+        self.entity == *entity && self.resource == *resource
     }
 }
 
@@ -56,10 +40,11 @@ impl Slot {
     }
 }
 
-type Part = Mutex<HashMap<Key, Arc<Slot>, RandomState>>;
+type Part = HashTable<(Key, Arc<Slot>)>;
 
+/// Locks are taken in this order: a part, then a slot of it.
 pub(super) struct Table {
-    parts: Box<[Part]>,
+    parts: Box<[Mutex<Part>]>,
     hasher: RandomState,
     slots_max: usize,
     /// Which part comes next when all are looked through.
@@ -69,22 +54,44 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(slots_max: usize) -> Table {
         Table {
-            parts: (0..PARTS).map(|_| Part::default()).collect(),
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::default(),
             slots_max: slots_max.div_ceil(PARTS),
             next: AtomicUsize::new(0),
         }
     }
 
-    fn part(&self, key: KeyRef<'_>) -> MutexGuard<'_, HashMap<Key, Arc<Slot>, RandomState>> {
-        let hash = self.hasher.hash_one(key);
-        let index = usize::try_from(hash % PARTS as u64).unwrap_or(0);
+    /// Where a bucket belongs.
+    fn hash(&self, entity: &EntityId, resource: &ResourceName) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(entity.as_str().as_bytes());
+        hasher.write(resource.as_str().as_bytes());
+        hasher.finish()
+    }
+
+    /// The table uses the lowest and the highest bits of the hash, the choice of the part uses
+    /// others.
+    fn part(&self, hash: u64) -> MutexGuard<'_, Part> {
+        let index = usize::try_from((hash >> 40) % PARTS as u64).unwrap_or(0);
         self.parts[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn find(&self, entity: &EntityId, resource: &ResourceName) -> Option<Arc<Slot>> {
-        let key = KeyRef(entity, resource);
-        self.part(key).get(&key).cloned()
+        self.at(entity, resource, Arc::clone)
+    }
+
+    /// Looks at the slot of a bucket while its part is locked: that costs less than a copy of the
+    /// slot's pointer.
+    #[inline]
+    pub(super) fn at<T>(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        look: impl FnOnce(&Arc<Slot>) -> T,
+    ) -> Option<T> {
+        let hash = self.hash(entity, resource);
+        let part = self.part(hash);
+        part.find(hash, |(key, _)| key.is(entity, resource)).map(|(_, slot)| look(slot))
     }
 
     /// The slot of a bucket; `None` when there are too many already, all of them in use.
@@ -95,15 +102,15 @@ impl Table {
         now: TimeMs,
         stats: &Stats,
     ) -> Option<Arc<Slot>> {
-        let key = KeyRef(entity, resource);
-        let mut part = self.part(key);
-        if let Some(slot) = part.get(&key) {
+        let hash = self.hash(entity, resource);
+        let mut part = self.part(hash);
+        if let Some((_, slot)) = part.find(hash, |(key, _)| key.is(entity, resource)) {
             return Some(Arc::clone(slot));
         }
         if part.len() >= self.slots_max {
             // Whoever has a slot in hand goes on with it; what that cell buys is then known to
             // nobody else, and fades.
-            part.retain(|_, slot| {
+            part.retain(|(_, slot)| {
                 let cell = slot.lock();
                 let stays = Arc::strong_count(slot) > 1 || !cell.is_idle(now);
                 if !stays {
@@ -117,7 +124,9 @@ impl Table {
         }
         let slot = Arc::<Slot>::default();
         let key = Key { entity: entity.clone(), resource: resource.clone() };
-        part.insert(key, Arc::clone(&slot));
+        part.insert_unique(hash, (key, Arc::clone(&slot)), |(key, _)| {
+            self.hash(&key.entity, &key.resource)
+        });
         Some(slot)
     }
 
@@ -126,8 +135,7 @@ impl Table {
         let mut slots = Vec::new();
         for part in &self.parts {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            let meant = part.iter().filter(|(key, _)| is_meant(key));
-            slots.extend(meant.map(|(key, slot)| (key.clone(), Arc::clone(slot))));
+            slots.extend(part.iter().filter(|(key, _)| is_meant(key)).cloned());
         }
         slots.sort_by(|(a, _), (b, _)| {
             (a.entity.as_str(), a.resource.as_str()).cmp(&(b.entity.as_str(), b.resource.as_str()))
@@ -139,15 +147,14 @@ impl Table {
     pub(super) fn next_part(&self, is_meant: impl Fn(&Cell) -> bool) -> Vec<(Key, Arc<Slot>)> {
         let part = &self.parts[self.next.fetch_add(1, Relaxed) % PARTS];
         let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-        let meant = part.iter().filter(|(_, slot)| is_meant(&slot.lock()));
-        meant.map(|(key, slot)| (key.clone(), Arc::clone(slot))).collect()
+        part.iter().filter(|(_, slot)| is_meant(&slot.lock())).cloned().collect()
     }
 
     pub(super) fn held(&self) -> Milli {
         let mut held = Milli::ZERO;
         for part in &self.parts {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            held = part.values().fold(held, |sum, slot| sum.saturating_add(slot.lock().held()));
+            held = part.iter().fold(held, |sum, (_, slot)| sum.saturating_add(slot.lock().held()));
         }
         held
     }

@@ -13,20 +13,18 @@ use super::pace::Paced;
 use super::table::{Key, Slot};
 use super::views::Trip;
 use crate::{
-    Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, Order, Provisioned,
-    Store, StoreError,
+    Adjusted, AtOnce, BucketDelta, BucketStore, ConsumeOutcome, ConsumeRequest, Grant, MemberTake,
+    Order, Provisioned, Store, StoreError,
 };
 
 /// How often a request looks at its cell again: after the order of somebody else, after a return,
 /// and after its own order.
 const LOOKS_MAX: u32 = 4;
 
-type MemberReports = SmallVec<[LimitReport; 4]>;
-
 /// The answer to one member of a chain.
 enum Served {
     /// It is served.
-    Granted(MemberReports),
+    Granted(Reports),
     /// The store must be asked.
     Exact,
     /// The whole request is answered, because the member is its only one.
@@ -42,6 +40,10 @@ struct Reserved<'a, S: Store + ?Sized + 'static> {
 
 impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
+        // Terms look at a clock.
+        if self.taken.is_empty() {
+            return;
+        }
         let terms = self.store.terms(self.now);
         for (member, slot) in self.taken.drain(..) {
             slot.lock().put_back(member, &terms);
@@ -51,35 +53,64 @@ impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
 
 impl<S: Store + ?Sized + 'static> BlockStore<S> {
     fn sees(&self, now: TimeMs) {
-        self.shared.seen_at.fetch_max(now.0, SeqCst);
+        // Most requests of a millisecond are not its first.
+        if self.shared.seen_at.load(SeqCst) < now.0 {
+            self.shared.seen_at.fetch_max(now.0, SeqCst);
+        }
     }
 
     /// Serves a request whose every member has stock.
-    pub(super) fn take_at_once(&self, request: &ConsumeRequest<'_>) -> Option<ConsumeOutcome> {
+    pub(super) fn take_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
         // A wrong request is for `consume` to refuse.
-        request.check("consume").ok().filter(|()| !request.is_exact)?;
+        if request.is_exact || request.check("consume").is_err() {
+            return AtOnce::NotYet;
+        }
         self.sees(request.now);
-        let terms = self.terms(request.now);
-        let mut reserved = Reserved { store: self, now: request.now, taken: SmallVec::new() };
-        let mut reports = Reports::new();
-        for (number, member) in (0_u8..).zip(request.members) {
+        grant.is_local = true;
+        match request.members {
+            [member] => self.take_alone(member, request.now, grant),
+            members if self.take_chain(members, request.now, grant).is_some() => AtOnce::Granted,
+            _ => AtOnce::NotYet,
+        }
+    }
+
+    /// Serves all members of a chain, or none: `None`.
+    fn take_chain(&self, members: &[MemberTake<'_>], now: TimeMs, grant: &mut Grant) -> Option<()> {
+        let terms = self.hasty_terms(now);
+        let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
+        for (number, member) in (0_u8..).zip(members) {
             if member.is_unlimited() {
                 return None;
             }
             let slot = self.table.find(member.entity, member.resource)?;
-            let mut cell = slot.lock();
-            let Some(taken) = cell.take(member, &terms) else {
-                let is_alone = request.members.len() == 1;
-                return is_alone.then(|| cell.paced(member, &terms))?.map(refused);
-            };
-            drop(cell);
+            if !slot.lock().take((number, member), &terms, &mut grant.reports) {
+                return None;
+            }
             reserved.taken.push((member, slot));
-            reports
-                .extend(taken.into_iter().map(|report| LimitReport { member: number, ..report }));
         }
         reserved.taken.clear();
         self.shared.stats.granted();
-        Some(ConsumeOutcome::Granted(Grant { reports, places: Vec::new(), is_local: true }))
+        Some(())
+    }
+
+    /// The same of a request with one member: nothing has to be put back.
+    fn take_alone(&self, member: &MemberTake<'_>, now: TimeMs, grant: &mut Grant) -> AtOnce {
+        if member.is_unlimited() {
+            return AtOnce::NotYet;
+        }
+        let terms = self.hasty_terms(now);
+        let answer = self.table.at(member.entity, member.resource, |slot| {
+            let mut cell = slot.lock();
+            if cell.take((0, member), &terms, &mut grant.reports) {
+                self.shared.stats.granted();
+                return AtOnce::Granted;
+            }
+            match cell.paced(member, &self.terms(now)) {
+                Some(paced) => AtOnce::Otherwise(Ok(refused(paced))),
+                None => AtOnce::NotYet,
+            }
+        });
+        answer.unwrap_or(AtOnce::NotYet)
     }
 
     pub(super) async fn take(
@@ -87,8 +118,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         request: &ConsumeRequest<'_>,
     ) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
-        if let Some(outcome) = self.take_at_once(request) {
-            return Ok(outcome);
+        if let Some(answer) = self.consume_at_once(request) {
+            return answer;
         }
         let now = request.now;
         self.report_silent(now);
@@ -102,7 +133,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }
         let is_alone = request.members.len() == 1;
         let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
-        let mut served: SmallVec<[Option<MemberReports>; 4]> = SmallVec::new();
+        let mut served: SmallVec<[Option<Reports>; 4]> = SmallVec::new();
         for member in request.members {
             served.push(match self.serve(member, now, is_alone, &mut reserved).await? {
                 Served::Granted(reports) => Some(reports),

@@ -12,10 +12,10 @@ use super::config::resolve_member;
 use super::room::{ROOM_ATTEMPTS_MAX, Room, too_contended};
 use super::table::{Entry, Key, Locked, UsageLog};
 use super::{MemoryStore, lazily};
-use crate::chain::{self, HeldChain, Prepared, prepare};
+use crate::chain::{self, HeldChain, Prepared, is_ready, prepare};
 use crate::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
+    Adjusted, AtOnce, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
+    ConsumeRequest, Cursor, Grant, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
     Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
 };
 
@@ -24,11 +24,8 @@ impl BucketStore for MemoryStore {
         lazily(move || self.consume_now(request))
     }
 
-    fn consume_at_once(
-        &self,
-        request: &ConsumeRequest<'_>,
-    ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        Some(self.consume_now(request))
+    fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        self.decide_now(request, grant)
     }
 
     fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
@@ -98,48 +95,72 @@ impl MemoryStore {
     /// [`BucketStore::consume`] without the future. For one existing bucket: one hash, one lock, no
     /// allocation.
     pub fn consume_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
-        request.check("consume")?;
-        if let [member] = request.members
-            && !member.is_unlimited()
-            && let Some(outcome) = self.consume_existing(member, request.now)?
-        {
-            return Ok(outcome);
+        let mut grant = Grant::default();
+        match self.decide_now(request, &mut grant) {
+            AtOnce::Otherwise(answer) => answer,
+            AtOnce::Granted | AtOnce::NotYet => Ok(ConsumeOutcome::Granted(grant)),
         }
-        self.decide("consume", &self.keys(request), request.now, |chain| {
-            chain::consume(chain, request.members, request.now)
-        })
     }
 
-    /// The usual case, made cheap: one member whose bucket is there. `None` when it is not.
-    fn consume_existing(
-        &self,
-        member: &MemberTake<'_>,
-        now: TimeMs,
-    ) -> Result<Option<ConsumeOutcome>, StoreError> {
+    /// The decision; it is always one.
+    #[inline]
+    fn decide_now(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        if let Err(error) = request.check("consume") {
+            return AtOnce::Otherwise(Err(error));
+        }
+        if let [member] = request.members
+            && !member.is_unlimited()
+        {
+            match self.decide_existing(member, request.now, grant) {
+                AtOnce::NotYet => {}
+                decided => return decided,
+            }
+        }
+        let outcome = self.decide("consume", &self.keys(request), request.now, |chain| {
+            chain::consume(chain, request.members, request.now)
+        });
+        match outcome {
+            Ok(ConsumeOutcome::Granted(granted)) => {
+                *grant = granted;
+                AtOnce::Granted
+            }
+            other => AtOnce::Otherwise(other),
+        }
+    }
+
+    /// The usual case, made cheap: one member whose bucket is there. `NotYet` when it is not.
+    fn decide_existing(&self, member: &MemberTake<'_>, now: TimeMs, grant: &mut Grant) -> AtOnce {
         let key = self.key(member.entity, member.resource);
         let mut shard = self.shared.lock_of(&key);
-        let Some((entry, usage)) = shard.find_mut(&key) else { return Ok(None) };
+        let Some((entry, usage)) = shard.find_mut(&key) else { return AtOnce::NotYet };
         let expires_at = member.limits.expiry(now);
+        if is_ready(&entry.state, member, now)
+            && entry.state.take_at_once(member.takes, now, &mut grant.reports)
+        {
+            entry.state.set_expires_at(expires_at);
+            return AtOnce::Granted;
+        }
         match prepare(&entry.state, member, now) {
             Ok(Prepared::Synced(mut state)) => {
                 state.set_expires_at(expires_at);
                 entry.state = *state;
             }
             Ok(_) => {}
-            Err(stop) => return stop.answer(0).map(Some),
+            Err(stop) => return AtOnce::Otherwise(stop.answer(0)),
         }
-        Ok(Some(
-            match decide(&mut [Member { bucket: &mut entry.state, takes: member.takes }], now) {
-                Decision::Granted { reports, closed } => {
-                    entry.state.set_expires_at(expires_at);
-                    for (_, hour) in closed {
-                        usage.add(entry, &hour, self.shared.options.usage_rows_max);
-                    }
-                    ConsumeOutcome::Granted(reports.into())
+        match decide(&mut [Member { bucket: &mut entry.state, takes: member.takes }], now) {
+            Decision::Granted { reports, closed } => {
+                entry.state.set_expires_at(expires_at);
+                for (_, hour) in closed {
+                    usage.add(entry, &hour, self.shared.options.usage_rows_max);
                 }
-                Decision::Refused { reports } => ConsumeOutcome::Refused(reports),
-            },
-        ))
+                grant.reports = reports;
+                AtOnce::Granted
+            }
+            Decision::Refused { reports } => {
+                AtOnce::Otherwise(Ok(ConsumeOutcome::Refused(reports)))
+            }
+        }
     }
 
     /// Decides over buckets whose shards are locked: one step for all other callers. When there is

@@ -7,7 +7,7 @@ use zae_limiter_core::Milli;
 use zae_limiter_store::Places;
 
 use super::settlement::Settlement;
-use crate::limiter::{Amounts, Plan};
+use crate::limiter::{Amounts, Plan, copied};
 
 /// The amounts that a lease has taken and used.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Receipt {
     written: Amounts,
     /// Charges that were sent and not confirmed; the settler may still be retrying them. They are
     /// never given back: if 100 were charged and given back, and the credit landed first, the
-    /// bucket would have 100 tokens out of nothing until the charge lands.
+    /// bucket would have 100 tokens out of nothing until the charge lands. Empty until then.
     doubtful: Amounts,
     /// Where the amounts are; see [`Places`].
     places: Places,
@@ -38,13 +38,21 @@ struct Receipt {
 
 impl Receipt {
     fn new(plan: Arc<Plan>, operation: u64, written: Amounts, places: Places) -> Receipt {
-        let doubtful = zeroes(&written);
+        let doubtful = Amounts::new();
         Receipt { plan, operation, written, doubtful, places }
     }
 
     /// The amount of one limit that may be given back: taken for certain, and not given back yet.
     fn returnable(&self, declared: usize) -> Milli {
-        self.written[declared].saturating_sub(self.doubtful[declared]).max(Milli::ZERO)
+        let doubtful = self.doubtful.get(declared).copied().unwrap_or_default();
+        self.written[declared].saturating_sub(doubtful).max(Milli::ZERO)
+    }
+
+    /// Notes a charge that is sent.
+    fn charge(&mut self, declared: usize, amount: Milli) {
+        self.doubtful.resize(self.written.len(), Milli::ZERO);
+        self.written[declared] = self.written[declared].saturating_add(amount);
+        self.doubtful[declared] = self.doubtful[declared].saturating_add(amount);
     }
 }
 
@@ -56,16 +64,15 @@ pub(super) struct Settling {
 
 impl Ledger {
     /// The ledger of a grant: all of it counts as used until something else is recorded.
+    #[inline]
     pub(super) fn granted(
         plan: Arc<Plan>,
         operation: u64,
         amounts: Amounts,
         places: Places,
     ) -> Ledger {
-        let receipt = Receipt::new(plan, operation, Amounts::from_slice(&amounts), places);
-        let mut ledger = Ledger::without_receipt(amounts);
-        ledger.receipts.push(receipt);
-        ledger
+        let receipt = Receipt::new(plan, operation, copied(&amounts), places);
+        Ledger { receipts: SmallVec::from_buf([receipt]), used: amounts, finished: false }
     }
 
     /// The ledger of a lease that took nothing.
@@ -115,11 +122,7 @@ impl Ledger {
                 if let Some(place) =
                     self.receipts.iter().rposition(|receipt| receipt.plan.has(declared))
                 {
-                    let receipt = &mut self.receipts[place];
-                    receipt.written[declared] =
-                        receipt.written[declared].saturating_add(difference);
-                    receipt.doubtful[declared] =
-                        receipt.doubtful[declared].saturating_add(difference);
+                    self.receipts[place].charge(declared, difference);
                     (changes[place][declared], charged[place][declared]) = (difference, difference);
                 }
                 continue;

@@ -1,27 +1,29 @@
 //! Admission: the path of a request, from names to lease.
 //!
-//! `acquire` traces and counts. It first tries `acquire_at_once`, a plain function: a cached plan
+//! `acquire` traces and counts (`Call`). It first tries `acquire_at_once`, a plain function: a cached plan
 //! and a store that answers without waiting need nothing of what follows. Then every function adds
 //! one policy and calls the next: `admit_or_degrade` lets a call pass while the store is down,
 //! `retry_for` waits for limits, `within_deadline` asks the breaker and bounds the time,
 //! `with_fresh_limits` repeats an attempt whose limits were stale, and `attempt` plans and takes.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
 use zae_limiter_core::{
-    EntityId, Flag, LimitStatus, RateLimitExceeded, ResourceName, Wait, WaitMs,
+    EntityId, Flag, LimitStatus, Milli, RateLimitExceeded, ResourceName, Wait, WaitMs,
 };
-use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant};
+use zae_limiter_store::{AtOnce, ConsumeOutcome, Grant as StoreGrant};
 
 use super::RateLimiter;
 use super::outage::Failure;
 use super::plan::{Amounts, Plan, next_operation};
-use super::request::{Request, Terms};
+use super::request::{Manner, Request};
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
-use crate::lease::{Grant, InFlight, Job, Lease, Source, with_read_alongside};
+use crate::lease::{Grant, InFlight, Job, Lease, with_read_alongside};
 use crate::metrics;
 
 /// Times a decision is asked again because the configuration it was based on was older than the
@@ -35,11 +37,11 @@ const DISABLED_REREAD: Duration = Duration::from_secs(1);
 const CONTENDED_WAIT_MS: u64 = 50;
 
 /// What an attempt without waiting came to.
-pub(super) enum AtOnce {
+pub(super) enum Attempt {
     /// An answer.
     Answer(Result<Lease, AcquireError>),
     /// Nothing was taken: the store has to be asked, by this plan if there is one.
-    Ask(Request, Option<Arc<Plan>>),
+    Ask(Option<Arc<Plan>>),
 }
 
 /// Why a decision without waiting gave no grant.
@@ -59,28 +61,29 @@ impl RateLimiter {
     /// Cost: one round trip, one write per member of the chain; one more read per member whose
     /// configuration is not cached.
     pub async fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
-        self.acquire_by(|| self.acquire_at_once(request)).await
+        let call = Call::begin();
+        let answer = match self.answer_or_ask(request) {
+            Ok(result) => return call.end(result),
+            Err(answer) => answer,
+        };
+        let result = call.wait_for(answer).await;
+        call.end(result)
     }
 
-    /// Traces and counts one call, and waits for its answer if there is none at once.
-    pub(super) async fn acquire_by(
+    /// The answer if there is one at once, else its future. Takes the request whole, so that the
+    /// future of `acquire` has room for one request and not for two.
+    #[expect(clippy::type_complexity, reason = "the one caller matches at once")]
+    fn answer_or_ask(
         &self,
-        at_once: impl FnOnce() -> AtOnce,
-    ) -> Result<Lease, AcquireError> {
-        let span = tracing::debug_span!("acquire", outcome = tracing::field::Empty);
-        let result = match at_once() {
-            AtOnce::Answer(result) => result,
-            AtOnce::Ask(request, planned) => {
-                // Boxed, so that an acquire that need not wait carries no room for one that must.
-                let waiting = Box::pin(self.admit_or_degrade(request, planned));
-                match span.is_disabled() {
-                    true => waiting.await,
-                    false => waiting.instrument(span.clone()).await,
-                }
-            }
-        };
-        span.record("outcome", counted(&result));
-        result
+        mut request: Request,
+    ) -> Result<
+        Result<Lease, AcquireError>,
+        Pin<Box<impl Future<Output = Result<Lease, AcquireError>>>>,
+    > {
+        match self.acquire_at_once(&mut request) {
+            Attempt::Answer(result) => Ok(result),
+            Attempt::Ask(planned) => Err(Box::pin(self.admit_or_degrade(request, planned))),
+        }
     }
 
     /// Runs `work` with a lease: commit when it returns `Ok`, rollback when it returns `Err`. A
@@ -104,60 +107,82 @@ impl RateLimiter {
 
     /// The answer to a request whose configuration is cached, from a store that need not wait: a
     /// plain function, which nobody can drop half way.
-    fn acquire_at_once(&self, mut request: Request) -> AtOnce {
-        let Some((entity, resource)) = request.names() else { return AtOnce::Ask(request, None) };
-        let Some(plan) = self.kept_plan(&request, entity, resource) else {
-            return AtOnce::Ask(request, None);
+    fn acquire_at_once(&self, request: &mut Request) -> Attempt {
+        let Some((entity, resource)) = request.names() else { return Attempt::Ask(None) };
+        let Some(plan) = self.kept_plan(request, entity, resource) else {
+            return Attempt::Ask(None);
         };
-        match self.decide_at_once(plan, request.amounts(), request.terms()) {
-            Ok(grant) => {
-                let terms = request.take_terms();
-                let lease = Lease::granted(self.for_lease(), request.on_drop, terms, grant);
-                AtOnce::Answer(Ok(lease))
+        let mut taken = StoreGrant::default();
+        let (amounts, manner) = (request.amounts(), request.manner());
+        match self.decide_at_once(&plan, &amounts, manner, &mut taken) {
+            Ok(operation) => {
+                let (limiter, terms) = (self.for_lease(), request.take_terms());
+                let grant = Grant { plan, operation, amounts };
+                Attempt::Answer(Ok(Lease::granted(
+                    limiter,
+                    request.on_drop,
+                    terms,
+                    grant,
+                    &mut taken,
+                )))
             }
-            Err(NoGrant::Answer(error)) => AtOnce::Answer(self.degraded_or(error, || request)),
-            Err(NoGrant::Ask(planned)) => AtOnce::Ask(request, planned),
+            Err(NoGrant::Answer(error)) => {
+                Attempt::Answer(self.degraded_or(error, || request.clone()))
+            }
+            Err(NoGrant::Ask(planned)) => Attempt::Ask(planned),
         }
     }
 
-    /// A decision without waiting.
+    /// A decision without waiting: the number of the take. What the store says of a grant is written
+    /// into `taken`: it is large, and moves once from there.
     pub(super) fn decide_at_once(
         &self,
-        plan: Arc<Plan>,
-        amounts: Amounts,
-        terms: &Terms,
-    ) -> Result<Grant, NoGrant> {
+        plan: &Arc<Plan>,
+        amounts: &[Milli],
+        manner: Manner,
+        taken: &mut StoreGrant,
+    ) -> Result<u64, NoGrant> {
         // A closed limiter says so on the usual path.
         if self.settler().is_closed() {
             return Err(NoGrant::Ask(None));
         }
         let (operation, now) = (next_operation(), self.clock().now());
-        let order = (operation, terms.is_exact);
-        match plan.consume_at_once(&**self.store(), &amounts, order, now) {
-            Some(Ok(ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }))) => {
-                let source = Source::of(is_local);
-                Ok(Grant { plan, operation, amounts, reports, places, source })
-            }
-            None => Err(NoGrant::Ask(Some(plan))),
+        let order = (operation, manner.is_exact);
+        match plan.decide_at_once(&**self.store(), amounts, order, now, taken) {
+            AtOnce::Granted => Ok(operation),
+            other => Err(self.not_granted_at_once(plan, other, manner)),
+        }
+    }
+
+    /// What it means that a decision without waiting was no grant.
+    #[cold]
+    fn not_granted_at_once(&self, plan: &Arc<Plan>, decided: AtOnce, manner: Manner) -> NoGrant {
+        let answer = match decided {
+            AtOnce::Otherwise(answer) => answer,
+            AtOnce::Granted | AtOnce::NotYet => return NoGrant::Ask(Some(Arc::clone(plan))),
+        };
+        match answer {
             // Waiting is for the usual path.
-            Some(Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }))
-                if terms.wait.is_some() =>
-            {
-                Err(NoGrant::Ask(Some(plan)))
+            Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }) if manner.waits => {
+                NoGrant::Ask(Some(Arc::clone(plan)))
             }
-            Some(Ok(outcome)) => Err(match self.refused(&plan, outcome) {
+            Ok(outcome) => match self.refused(plan, outcome) {
                 Ok(()) => NoGrant::Ask(None),
                 Err(error) => NoGrant::Answer(error),
-            }),
-            Some(Err(error)) => {
-                let failed = |entry| self.answer(entry, Some(Err(Failure::Store(error))));
-                self.enter().and_then(failed).map_err(NoGrant::Answer)
+            },
+            Err(error) => {
+                let failed =
+                    |entry| self.answer::<Infallible>(entry, Some(Err(Failure::Store(error))));
+                match self.enter().and_then(failed) {
+                    Ok(never) => match never {},
+                    Err(error) => NoGrant::Answer(error),
+                }
             }
         }
     }
 
     /// A lease for a grant; a degraded lease when the store is down and the policy is to allow.
-    async fn admit_or_degrade(
+    pub(super) async fn admit_or_degrade(
         &self,
         mut request: Request,
         mut planned: Option<Arc<Plan>>,
@@ -168,9 +193,9 @@ impl RateLimiter {
             Some(wait) => Box::pin(self.retry_for(wait, &request, &mut planned)).await,
         };
         match decided {
-            Ok(grant) => {
-                let terms = request.take_terms();
-                Ok(Lease::granted(self.for_lease(), request.on_drop, terms, grant))
+            Ok((grant, mut taken)) => {
+                let (limiter, terms) = (self.for_lease(), request.take_terms());
+                Ok(Lease::granted(limiter, request.on_drop, terms, grant, &mut taken))
             }
             Err(error) => self.degraded_or(error, || request),
         }
@@ -196,7 +221,7 @@ impl RateLimiter {
         wait: Duration,
         request: &Request,
         planned: &mut Option<Arc<Plan>>,
-    ) -> Result<Grant, AcquireError> {
+    ) -> Result<(Grant, StoreGrant), AcquireError> {
         let started = self.clock().monotonic();
         for _ in 0..WAIT_ATTEMPTS_MAX {
             let refused = match self.within_deadline(request, planned).await {
@@ -217,7 +242,7 @@ impl RateLimiter {
         &self,
         request: &Request,
         planned: &mut Option<Arc<Plan>>,
-    ) -> Result<Grant, AcquireError> {
+    ) -> Result<(Grant, StoreGrant), AcquireError> {
         let entry = self.enter()?;
         let deadline = request.terms().deadline.unwrap_or(self.scope.shared.settings.deadline);
         let stopwatch = self.stopwatch();
@@ -232,7 +257,7 @@ impl RateLimiter {
         &self,
         request: &Request,
         planned: &mut Option<Arc<Plan>>,
-    ) -> Result<Grant, Failure> {
+    ) -> Result<(Grant, StoreGrant), Failure> {
         for _ in 0..STALE_ATTEMPTS_MAX {
             if let Some(grant) = self.attempt(request, planned.take()).await? {
                 return Ok(grant);
@@ -247,7 +272,7 @@ impl RateLimiter {
         &self,
         request: &Request,
         planned: Option<Arc<Plan>>,
-    ) -> Result<Option<Grant>, Failure> {
+    ) -> Result<Option<(Grant, StoreGrant)>, Failure> {
         let (entity, resource) = request.checked_names()?;
         let planned = planned.or_else(|| self.kept_plan(request, entity, resource));
         let (plan, expired) = match planned.map(|plan| (plan, Vec::new())) {
@@ -279,10 +304,7 @@ impl RateLimiter {
         };
         self.scope.shared.publish_blocks();
         match outcome? {
-            ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }) => {
-                let source = Source::of(is_local);
-                Ok(Some(Grant { plan, operation, amounts, reports, places, source }))
-            }
+            ConsumeOutcome::Granted(taken) => Ok(Some((Grant { plan, operation, amounts }, taken))),
             refused => Ok(self.refused(&plan, refused).map(|()| None)?),
         }
     }
@@ -348,6 +370,38 @@ impl RateLimiter {
         Wait::After(WaitMs::at_least_one(
             CONTENDED_WAIT_MS + self.scope.shared.entropy.next_u64() % CONTENDED_WAIT_MS,
         ))
+    }
+}
+
+/// One call, as traces and metrics see it.
+pub(super) struct Call {
+    span: tracing::Span,
+}
+
+impl Call {
+    pub(super) fn begin() -> Call {
+        Call { span: tracing::debug_span!("acquire", outcome = tracing::field::Empty) }
+    }
+
+    /// The answer of the store. It is boxed, so that an acquire that need not wait carries no room
+    /// for one that must.
+    pub(super) async fn wait_for(
+        &self,
+        answer: Pin<Box<impl Future<Output = Result<Lease, AcquireError>>>>,
+    ) -> Result<Lease, AcquireError> {
+        match self.span.is_disabled() {
+            true => answer.await,
+            false => answer.instrument(self.span.clone()).await,
+        }
+    }
+
+    pub(super) fn end(self, result: Result<Lease, AcquireError>) -> Result<Lease, AcquireError> {
+        let outcome = counted(&result);
+        // A span that nobody listens to would look for the field all the same.
+        if !self.span.is_disabled() {
+            self.span.record("outcome", outcome);
+        }
+        result
     }
 }
 

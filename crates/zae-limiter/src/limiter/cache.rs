@@ -234,7 +234,7 @@ impl ConfigCache {
         kept: &KeptPlan,
         clock: &dyn Clock,
     ) -> Option<Arc<Plan>> {
-        let at = clock.monotonic();
+        let at = clock.monotonic_at_most();
         if !self.trusts(entry, at) || !kept.ancestors.iter().all(|entry| self.trusts(entry, at)) {
             return None;
         }

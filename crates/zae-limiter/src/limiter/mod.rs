@@ -30,7 +30,7 @@ pub use availability::Availability;
 pub use builder::Builder;
 pub use cache::CacheStats;
 pub use limits::{Resolved, ResolvedMember};
-pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share, next_operation};
+pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share, copied, next_operation};
 pub use prepared::Prepared;
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
 pub(crate) use request::Terms;

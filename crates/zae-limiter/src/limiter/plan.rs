@@ -2,6 +2,7 @@
 //! declare the same limits, for as long as the configuration is cached; kept by every lease as the
 //! receipt.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use zae_limiter_core::{
     TimeMs,
 };
 use zae_limiter_store::{
-    BoxFuture, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, Store, StoreError,
+    AtOnce, BoxFuture, ConsumeOutcome, ConsumeRequest, Grant, LimitsInForce, MemberTake, Store,
+    StoreError,
 };
 
 use super::RateLimiter;
@@ -61,13 +63,34 @@ pub(crate) struct Share {
     pub(crate) limit: u8,
 }
 
-/// Numbers the takes and the changes of this process; 0 is none.
-static OPERATIONS: AtomicU64 = AtomicU64::new(1);
+/// The same amounts by themselves. Two are usual, and copied without a loop.
+pub(crate) fn copied(amounts: &[Milli]) -> Amounts {
+    match amounts {
+        [one, other] => Amounts::from_buf([*one, *other]),
+        _ => Amounts::from_slice(amounts),
+    }
+}
+
+/// How many numbers a thread takes at once, so that threads do not meet at every request.
+const NUMBERS: u64 = 1_024;
+
+/// Where the next thread takes its numbers for takes and changes; 0 is none.
+static NUMBERS_FROM: AtomicU64 = AtomicU64::new(NUMBERS);
 
 /// A number that no other take and no other change of this process has.
 pub(crate) fn next_operation() -> u64 {
-    // The number only has to differ from all others: no ordering needed.
-    OPERATIONS.fetch_add(1, Ordering::Relaxed)
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    NEXT.with(|next| {
+        let mut number = next.get();
+        if number.is_multiple_of(NUMBERS) {
+            // A number only has to differ from all others: no ordering needed.
+            number = NUMBERS_FROM.fetch_add(NUMBERS, Ordering::Relaxed);
+        }
+        next.set(number + 1);
+        number
+    })
 }
 
 impl Plan {
@@ -93,16 +116,18 @@ impl Plan {
     }
 
     /// Takes `amounts` from every bucket if the store can say so without waiting.
-    pub(crate) fn consume_at_once(
+    #[inline]
+    pub(crate) fn decide_at_once(
         &self,
         store: &dyn Store,
         amounts: &[Milli],
         (operation, is_exact): (u64, bool),
         now: TimeMs,
-    ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        let decide = |members: &[MemberTake<'_>]| {
+        grant: &mut Grant,
+    ) -> AtOnce {
+        let mut decide = |members: &[MemberTake<'_>]| {
             let request = ConsumeRequest::new(members, now).numbered(operation);
-            store.consume_at_once(&request.exactly(is_exact))
+            store.decide_at_once(&request.exactly(is_exact), grant)
         };
         if let [member] = &self.members[..] {
             return decide(&[self.member_take(member, &self.takes_of(member, amounts))]);
@@ -127,14 +152,18 @@ impl Plan {
     }
 
     fn takes_of(&self, member: &PlannedMember, amounts: &[Milli]) -> Takes {
-        let mut takes = Takes::new();
-        for share in &member.shares {
-            let amount = amounts[usize::from(share.declared)];
-            if !(self.skip_zero && amount == Milli::ZERO) {
-                takes.push(Take { limit: share.limit, amount });
-            }
+        let take = |share: &Share| Take {
+            limit: share.limit,
+            amount: amounts[usize::from(share.declared)],
+        };
+        // Two are usual, and need no loop.
+        if let [one, other] = &member.shares[..]
+            && !self.skip_zero
+        {
+            return Takes::from_buf([take(one), take(other)]);
         }
-        takes
+        let is_asked = |take: &Take| !(self.skip_zero && take.amount == Milli::ZERO);
+        member.shares.iter().map(take).filter(is_asked).collect()
     }
 
     fn member_takes<'a>(&'a self, takes: &'a [Takes]) -> SmallVec<[MemberTake<'a>; 2]> {

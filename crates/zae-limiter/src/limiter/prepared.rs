@@ -4,14 +4,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use zae_limiter_core::{Milli, TOKENS_MAX};
+use zae_limiter_store::Grant as StoreGrant;
 
 use super::RateLimiter;
-use super::acquire::{AtOnce, NoGrant};
+use super::acquire::{Attempt, Call, NoGrant};
 use super::cache::PlanPlace;
-use super::plan::{Amounts, Plan};
+use super::plan::{Amounts, Plan, copied};
 use super::request::Request;
 use crate::error::{AcquireError, Invalid, UndeclaredLimit};
-use crate::lease::Lease;
+use crate::lease::{Grant, Lease};
 
 /// A request that is made once and acquired many times: for a gateway that knows its callers. Cheap
 /// to clone; clones share everything.
@@ -70,8 +71,7 @@ impl Prepared {
     ///
     /// Cost: as `acquire`.
     pub async fn acquire(&self) -> Result<Lease, AcquireError> {
-        let inner = &*self.inner;
-        inner.limiter.acquire_by(|| inner.at_once(Amounts::from_slice(&inner.amounts))).await
+        self.inner.acquire(&self.inner.amounts).await
     }
 
     /// As [`Prepared::acquire`], with other amounts for some of the limits. Limits that are not
@@ -83,7 +83,7 @@ impl Prepared {
         amounts: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
     ) -> Result<Lease, AcquireError> {
         let amounts = self.inner.with(amounts)?;
-        self.inner.limiter.acquire_by(|| self.inner.at_once(amounts)).await
+        self.inner.acquire(&amounts).await
     }
 
     /// The request that was prepared.
@@ -114,18 +114,31 @@ impl Inner {
         Ok(changed)
     }
 
-    fn at_once(&self, amounts: Amounts) -> AtOnce {
-        let Some(plan) = self.plan() else { return AtOnce::Ask(self.again(&amounts), None) };
-        let terms = self.request.terms();
-        match self.limiter.decide_at_once(plan, Amounts::from_slice(&amounts), terms) {
-            Ok(grant) => {
+    async fn acquire(&self, amounts: &[Milli]) -> Result<Lease, AcquireError> {
+        let call = Call::begin();
+        let planned = match self.at_once(amounts) {
+            Attempt::Answer(result) => return call.end(result),
+            Attempt::Ask(planned) => planned,
+        };
+        let answer = Box::pin(self.limiter.admit_or_degrade(self.again(amounts), planned));
+        let result = call.wait_for(answer).await;
+        call.end(result)
+    }
+
+    fn at_once(&self, amounts: &[Milli]) -> Attempt {
+        let Some(plan) = self.plan() else { return Attempt::Ask(None) };
+        let mut taken = StoreGrant::default();
+        match self.limiter.decide_at_once(&plan, amounts, self.request.manner(), &mut taken) {
+            Ok(operation) => {
+                let grant = Grant { plan, operation, amounts: copied(amounts) };
                 let (limiter, terms) = (self.limiter.for_lease(), self.request.boxed_terms());
-                AtOnce::Answer(Ok(Lease::granted(limiter, self.request.on_drop, terms, grant)))
+                let on_drop = self.request.on_drop;
+                Attempt::Answer(Ok(Lease::granted(limiter, on_drop, terms, grant, &mut taken)))
             }
             Err(NoGrant::Answer(error)) => {
-                AtOnce::Answer(self.limiter.degraded_or(error, || self.again(&amounts)))
+                Attempt::Answer(self.limiter.degraded_or(error, || self.again(amounts)))
             }
-            Err(NoGrant::Ask(planned)) => AtOnce::Ask(self.again(&amounts), planned),
+            Err(NoGrant::Ask(planned)) => Attempt::Ask(planned),
         }
     }
 

@@ -58,6 +58,15 @@ pub(crate) struct Terms {
     pub(crate) is_exact: bool,
 }
 
+/// How a decision is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// The store decides, not local blocks.
+    pub(crate) is_exact: bool,
+    /// A refusal that time can cure is waited for.
+    pub(crate) waits: bool,
+}
+
 impl Terms {
     const USUAL: Terms = Terms {
         limits: None,
@@ -184,7 +193,12 @@ impl Request {
         self.terms.as_deref().unwrap_or(&USUAL)
     }
 
-    /// The same, for the lease to keep.
+    pub(crate) fn manner(&self) -> Manner {
+        let terms = self.terms();
+        Manner { is_exact: terms.is_exact, waits: terms.wait.is_some() }
+    }
+
+    /// The terms, for the lease to keep.
     pub(crate) fn take_terms(&mut self) -> Option<Box<Terms>> {
         self.terms.take()
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use zae_limiter::store::{
-    Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Fault, SeededEntropy,
+    Adjusted, AtOnce, BoxFuture, BucketDelta, ConsumeRequest, Fault, Grant, SeededEntropy,
     StoreFuture, StoreWrapper,
 };
 use zae_limiter::{
@@ -127,11 +127,8 @@ impl StoreWrapper for Counting {
         self.0.adjust(deltas, now)
     }
 
-    fn consume_at_once(
-        &self,
-        request: &ConsumeRequest<'_>,
-    ) -> Option<Result<ConsumeOutcome, StoreError>> {
-        self.0.consume_at_once(request)
+    fn decide_at_once(&self, request: &ConsumeRequest<'_>, grant: &mut Grant) -> AtOnce {
+        self.0.decide_at_once(request, grant)
     }
 
     fn wrap(&self, scoped: Arc<dyn Store>) -> Arc<dyn Store> {
@@ -156,7 +153,7 @@ async fn only_the_first_request_of_a_kind_needs_a_future() {
     }
     assert_eq!(takes.load(Ordering::Relaxed), 2, "one for each way to declare limits");
     let waiting = limiter.acquire(request());
-    assert!(size_of_val(&waiting) <= 512, "{} bytes are moved by callers", size_of_val(&waiting));
+    assert!(size_of_val(&waiting) <= 256, "{} bytes are moved by callers", size_of_val(&waiting));
 }
 
 /// A parent that expires before its child takes the child's plan with it, once.
