@@ -1,5 +1,6 @@
 //! Takes, adjustments and views of buckets.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
@@ -14,9 +15,9 @@ use super::table::{Entry, Key, Locked, UsageLog};
 use super::{MemoryStore, lazily};
 use crate::chain::{self, HeldChain, Prepared, prepare};
 use crate::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
-    Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
+    Adjusted, Adopted, Adoption, BoxFuture, BucketDelta, BucketStore, BucketView, Change,
+    ConsumeOutcome, ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Order, Page,
+    PageRequest, Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
 };
 
 impl BucketStore for MemoryStore {
@@ -78,7 +79,8 @@ impl BucketStore for MemoryStore {
     ) -> StoreFuture<'a, Page<BucketView>> {
         lazily(move || {
             Ok(self.list(page, |entry| {
-                (entry.entity() == entity.as_str()).then(|| entry.scope.resource.as_str())
+                let resource = || Cow::Borrowed(entry.scope.resource.as_str());
+                (entry.entity() == entity.as_str()).then(resource)
             }))
         })
     }
@@ -89,8 +91,24 @@ impl BucketStore for MemoryStore {
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<BucketView>> {
         lazily(move || {
-            Ok(self.list(page, |entry| (entry.scope.resource == *resource).then(|| entry.entity())))
+            Ok(self.list(page, |entry| {
+                (entry.scope.resource == *resource).then(|| Cow::Borrowed(entry.entity()))
+            }))
         })
+    }
+
+    fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>> {
+        // No character of a name sorts before the separator, so texts sort as pairs do.
+        let whole = |entry: &Entry| format!("{}#{}", entry.entity(), entry.scope.resource);
+        lazily(move || Ok(self.list(page, |entry| Some(Cow::Owned(whole(entry))))))
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        adoption: &'a Adoption<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Vec<Adopted>> {
+        lazily(move || self.adopt_now(adoption, change))
     }
 }
 
@@ -145,7 +163,7 @@ impl MemoryStore {
     /// Decides over buckets whose shards are locked: one step for all other callers. When there is
     /// no room for a new bucket, others are forgotten and the decision is made afresh.
     #[inline]
-    fn decide<T>(
+    pub(super) fn decide<T>(
         &self,
         operation: &'static str,
         keys: &[Key<'_>],
@@ -209,7 +227,7 @@ impl MemoryStore {
     fn list(
         &self,
         page: &PageRequest,
-        sort_key: impl for<'e> Fn(&'e Entry) -> Option<&'e str>,
+        sort_key: impl for<'e> Fn(&'e Entry) -> Option<Cow<'e, str>>,
     ) -> Page<BucketView> {
         let after = page.cursor().map_or("", |cursor| cursor.0.as_str());
         let size = usize::try_from(page.limit()).unwrap_or(usize::MAX);
@@ -217,11 +235,11 @@ impl MemoryStore {
         let mut is_last = true;
         self.shared.each_shard(|shard| {
             for entry in shard.table.iter().filter(|entry| entry.scope.number == self.number) {
-                let Some(key) = sort_key(entry).filter(|key| *key > after) else { continue };
+                let Some(key) = sort_key(entry).filter(|key| **key > *after) else { continue };
                 if found.len() < size
-                    || found.last_key_value().is_some_and(|(last, _)| key < last.as_str())
+                    || found.last_key_value().is_some_and(|(last, _)| *key < **last)
                 {
-                    found.insert(key.to_owned(), entry.view());
+                    found.insert(key.into_owned(), entry.view());
                 } else {
                     is_last = false;
                 }
@@ -242,7 +260,7 @@ impl MemoryStore {
 }
 
 /// The buckets of a chain, with their shards locked.
-struct LockedChain<'c, 's> {
+pub(super) struct LockedChain<'c, 's> {
     store: &'c MemoryStore,
     locked: Locked<'c>,
     keys: &'c [Key<'c>],
@@ -250,7 +268,7 @@ struct LockedChain<'c, 's> {
 }
 
 /// Why a decision ends early.
-enum Halt {
+pub(super) enum Halt {
     NoRoom { buckets: usize },
     Failed(StoreError),
 }
