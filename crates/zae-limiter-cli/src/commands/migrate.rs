@@ -1,6 +1,5 @@
 //! `migrate`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -47,12 +46,21 @@ struct LimitsForm {
 struct CopiedForm {
     copied: u64,
     kept: u64,
-    skipped: BTreeMap<&'static str, u64>,
+    skipped: Vec<SkippedForm>,
+}
+
+/// Those that the target has no place for.
+#[derive(Serialize)]
+struct SkippedForm {
+    reason: &'static str,
+    count: u64,
 }
 
 impl From<Copied> for CopiedForm {
     fn from(copied: Copied) -> CopiedForm {
         let Copied { copied, kept, skipped, .. } = copied;
+        let skipped = skipped.into_iter().map(|(reason, count)| SkippedForm { reason, count });
+        let skipped = skipped.collect();
         CopiedForm { copied, kept, skipped }
     }
 }
@@ -219,14 +227,14 @@ fn text(form: &Form) -> Text {
     )));
     for (what, counted) in [("buckets", &form.buckets), ("windows of usage", &form.usage)] {
         let CopiedForm { copied, kept, skipped } = counted;
-        let left_out: u64 = skipped.values().sum();
+        let left_out: u64 = skipped.iter().map(|skipped| skipped.count).sum();
         let left_out = match left_out {
             0 => String::new(),
             count => format!(", {count} skipped"),
         };
         lines.push(Cell::plain(format!("{what}: {copied} {verb}, {kept} kept{left_out}")));
-        for (why, count) in skipped {
-            lines.push(Cell::plain(format!("    {count}: {why}")));
+        for SkippedForm { reason, count } in skipped {
+            lines.push(Cell::plain(format!("    {count}: {reason}")));
         }
     }
     Text::new().lines(lines)

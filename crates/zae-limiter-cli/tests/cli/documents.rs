@@ -185,6 +185,8 @@ const ON_A_FILE: &str = "
     resource delete-defaults gpt-4 --yes
     system delete-defaults --yes
     entity delete key-1 --yes
+    migrate --to sqlite:moved.db
+    migrate --to sqlite:moved.db --dry-run
     namespace register team-a
     namespace list
     namespace show team-a

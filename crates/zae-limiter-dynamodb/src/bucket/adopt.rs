@@ -41,6 +41,7 @@ impl DynamoStore {
         change: &Change,
     ) -> Result<Vec<Adopted>, StoreError> {
         adoption.check()?;
+        let moment = self.moment(change.at);
         self.shared.ask_the_time().await.map_err(|error| error.during(OPERATION))?;
         let Adoption { buckets, usage, details: told } = *adoption;
         let key = |view: &BucketView| keys::bucket(&self.id, &view.entity, &view.resource, 0);
@@ -61,7 +62,7 @@ impl DynamoStore {
         // Also where no bucket is asked for: the namespace must be active.
         let found = self.members(&members, Trust::NOTHING, OPERATION).await?.members;
         // Reading took time.
-        let now = self.now(self.moment(self.shared.options.clock.now()));
+        let now = self.now(moment);
         for (answer, (view, member)) in buckets.iter().zip(&found).enumerate() {
             if there[answer].is_some() {
                 continue;
@@ -178,9 +179,16 @@ impl DynamoStore {
         let mut state = view.state.clone().adopted(flag, now);
         // By the table's time from here on, and without what only a clock that was ahead explains.
         state.refill(now);
+        // Whether it expires is a matter of the level that decides here; a bucket of several shards
+        // does not say whether it did.
+        let expires = match &member.limits {
+            Some((_, source)) => source.expires(),
+            None => state.expires_at().is_some(),
+        };
+        let ttl_ms = state.expires_at().map_or(0, |at| at.since(now).max(0));
         let limits = LimitsInForce {
             source: LimitSource::Call,
-            ttl_ms: state.expires_at().map(|at| at.since(now).max(0)),
+            ttl_ms: expires.then_some(ttl_ms),
             ..LimitsInForce::none(Default::default())
         };
         let bucket = NewBucket {
