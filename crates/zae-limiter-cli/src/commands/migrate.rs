@@ -123,7 +123,11 @@ pub(crate) async fn run(
     let migrated = copy_buckets(context, &source, limiter.as_ref(), args).await?;
     (form.buckets, form.usage) = (migrated.buckets.into(), migrated.usage.into());
     let exit = context.printer.answer(&form, &text(&form))?;
-    note(context, &plan, to, args);
+    let to = match ours == theirs {
+        true => to.to_string(),
+        false => format!("namespace {theirs} of {to}"),
+    };
+    note(context, &plan, &to, args);
     Ok(exit)
 }
 
@@ -240,7 +244,7 @@ fn text(form: &Form) -> Text {
     Text::new().lines(lines)
 }
 
-fn note(context: &Context<'_>, plan: &Plan, to: &StorePlace, args: &MigrateArgs) {
+fn note(context: &Context<'_>, plan: &Plan, to: &str, args: &MigrateArgs) {
     if !plan.kept.is_empty() {
         let named: Vec<String> =
             plan.kept.iter().take(NAMED_MAX).map(|change| change.place().to_string()).collect();
