@@ -74,8 +74,8 @@ pub use error::{
 pub use lease::{Degraded, Lease, Settled, Source};
 pub use limiter::{
     Availability, Builder, CacheStats, CapacityScope, Copied, CreatedEntity, EntityCapacity,
-    EntityWarning, Migrated, Migration, OnDrop, Prepared, RateLimiter, Reached, Request, Resolved,
-    ResolvedMember, ResourceCapacity,
+    EntityWarning, Migrated, Migration, MigrationProgress, OnDrop, Prepared, RateLimiter, Reached,
+    Request, Resolved, ResolvedMember, ResourceCapacity,
 };
 
 pub use zae_limiter_core as domain;

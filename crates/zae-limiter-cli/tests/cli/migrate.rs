@@ -37,7 +37,7 @@ pub(crate) fn worked() -> Sandbox {
     let late = hours_ago(&sandbox, 2);
     take(&late, "key-1", 2);
     let owing = Request::new("key-1", "gpt-4").take("tpm", 1);
-    let mut lease = late.acquire(owing).expect("a grant");
+    let lease = late.acquire(owing).expect("a grant");
     lease.record("tpm", 3_000).expect("declared");
     lease.commit().expect("committed");
     take(&late, "key-2", 9);

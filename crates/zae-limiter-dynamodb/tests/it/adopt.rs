@@ -53,7 +53,7 @@ async fn an_item_has_what_the_bucket_had_and_no_use() {
     view.state.sync(&[rpm, limit("new:5/sec")], ConfigStamp(u64::MAX), now).unwrap();
     view.state.restore_gap(&"rpm".parse().unwrap(), Milli(5));
     view.state.set_expires_at(Some(now));
-    assert_eq!(adopt(&rig, &rig.store().await, &[view.clone()]).await, [Adopted::Made]);
+    assert_eq!(adopt(&rig, &rig.store().await, std::slice::from_ref(&view)).await, [Adopted::Made]);
     let item = stored(&rig);
     let number_of = |name: &str| item[name].as_n().unwrap().parse::<i64>().unwrap();
     // A second of 7 a day is less than a millitoken: it is in the remainder.
@@ -125,7 +125,7 @@ async fn what_others_make_meanwhile_does_not_stop_the_rest() {
     let rig = Rig::new(EvalOptions::new()).await;
     let now = rig.clock.now();
     let other = BucketView { entity: "other".parse().unwrap(), ..bucket(now) };
-    adopt(&rig, &rig.store().await, &[other.clone()]).await;
+    adopt(&rig, &rig.store().await, std::slice::from_ref(&other)).await;
     let key = rig.bucket("other", "gpt-4");
     let theirs = rig.table.get(&key).unwrap();
     rig.table.remove(&key);

@@ -251,7 +251,7 @@ pub(super) async fn takes_count_beside_usage_that_was_taken_over(f: Fixture) {
     f.adopt_usage(&[hour(0, 5)]).await;
     f.take(&rpm("key", 4), at(0)).await.granted(&[56_000]);
     let open = UsageSnapshot { events: 4, ..hour(0, 9) };
-    assert_eq!(usage(&f, UsageWindow::Hourly).await, [open.clone()]);
+    assert_eq!(usage(&f, UsageWindow::Hourly).await, std::slice::from_ref(&open));
     f.take(&rpm("key", 1), at(HOUR)).await.granted(&[59_000]);
     let later = UsageSnapshot { events: 1, ..hour(-1, 1) };
     assert_eq!(usage(&f, UsageWindow::Hourly).await, [open, later]);

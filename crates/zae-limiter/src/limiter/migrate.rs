@@ -20,6 +20,9 @@ const PAGES_MAX: usize = 100_000;
 
 const HOURLY: UsageWindow = UsageWindow::Hourly;
 
+/// Is told what a migration has done so far.
+pub type MigrationProgress = Arc<dyn Fn(&Migrated) + Send + Sync>;
+
 /// How to migrate.
 #[derive(Clone, Default)]
 pub struct Migration {
@@ -28,7 +31,7 @@ pub struct Migration {
     /// Only says what would be copied.
     pub dry_run: bool,
     /// Called after each step with what was done so far.
-    pub progress: Option<Arc<dyn Fn(&Migrated) + Send + Sync>>,
+    pub progress: Option<MigrationProgress>,
 }
 
 impl fmt::Debug for Migration {

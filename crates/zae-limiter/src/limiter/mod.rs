@@ -31,7 +31,7 @@ pub use availability::Availability;
 pub use builder::Builder;
 pub use cache::CacheStats;
 pub use limits::{Resolved, ResolvedMember};
-pub use migrate::{Copied, Migrated, Migration};
+pub use migrate::{Copied, Migrated, Migration, MigrationProgress};
 pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share, next_operation};
 pub use prepared::Prepared;
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
