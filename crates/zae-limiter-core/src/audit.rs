@@ -26,6 +26,8 @@ pub enum AuditAction {
     FlagsSet,
     /// A bucket was filled up by hand.
     BucketReset,
+    /// Buckets and usage were taken over from another store.
+    Adopted,
     /// A namespace was registered.
     NamespaceRegistered,
     /// A namespace was deleted; it can be recovered until it is purged.
@@ -44,7 +46,7 @@ pub enum AuditAction {
 
 impl AuditAction {
     /// Every action.
-    pub const ALL: [AuditAction; 15] = [
+    pub const ALL: [AuditAction; 16] = [
         AuditAction::EntityCreated,
         AuditAction::EntityUpdated,
         AuditAction::EntityDeleted,
@@ -53,6 +55,7 @@ impl AuditAction {
         AuditAction::LimitsApplied,
         AuditAction::FlagsSet,
         AuditAction::BucketReset,
+        AuditAction::Adopted,
         AuditAction::NamespaceRegistered,
         AuditAction::NamespaceDeleted,
         AuditAction::NamespaceRecovered,
@@ -74,6 +77,7 @@ impl AuditAction {
             AuditAction::LimitsApplied => "limits_applied",
             AuditAction::FlagsSet => "flags_set",
             AuditAction::BucketReset => "bucket_reset",
+            AuditAction::Adopted => "adopted",
             AuditAction::NamespaceRegistered => "namespace_registered",
             AuditAction::NamespaceDeleted => "namespace_deleted",
             AuditAction::NamespaceRecovered => "namespace_recovered",

@@ -16,6 +16,7 @@ mod gaps;
 mod hours;
 mod lent;
 mod limit;
+mod moved;
 mod sync;
 
 pub use accrual::LimitParams;

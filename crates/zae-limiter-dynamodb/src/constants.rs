@@ -13,6 +13,9 @@ pub const RACES_MAX: u32 = 8;
 /// time, such as the settler.
 pub const SEND_ATTEMPTS_MAX: u32 = 3;
 
+/// Days that usage is kept where the table does not say it.
+pub const USAGE_RETENTION_DAYS: u32 = 90;
+
 /// Times a read or an administrative transaction is repeated. They may take longer than a hot call.
 pub const ADMIN_ATTEMPTS_MAX: u32 = 8;
 

@@ -193,6 +193,11 @@ impl Store for DynamoStore {
         Box::pin(self.shared.ping())
     }
 
+    /// The table's clock.
+    fn store_time(&self, now: TimeMs) -> StoreFuture<'_, TimeMs> {
+        Box::pin(self.table_time(now))
+    }
+
     /// DynamoDB deletes expired items by itself, within two days of their `ttl`. The store has
     /// nothing to do.
     fn sweep(&self, _now: TimeMs, _steps_max: u32) -> StoreFuture<'_, Swept> {

@@ -108,7 +108,7 @@ impl Managed {
     }
 
     /// Reads what a store has.
-    pub(crate) async fn read(limiter: &RateLimiter) -> Result<Managed, Error> {
+    pub async fn read(limiter: &RateLimiter) -> Result<Managed, Error> {
         let mut managed = Managed::default();
         for part in 0..MANAGED_PARTS_MAX {
             let Some(found) = limiter.managed(part).await? else { break };

@@ -287,6 +287,19 @@ impl Plan {
         Ok(Plan { changes, kept, unchanged, before: live.managed.clone(), after })
     }
 
+    /// Leaves what the store has as it is, for a copy that overwrites nothing: only what is missing
+    /// is added, the rest is kept. Managed is then what the source has managed, beside what was
+    /// managed here.
+    #[must_use]
+    pub fn only_missing(mut self, managed: &Managed) -> Plan {
+        let is_missing = |change: &Change| change.sign() == Sign::Add;
+        let (missing, others) = self.changes.into_iter().partition(is_missing);
+        self.changes = missing;
+        self.kept = others;
+        self.after = self.before.with(managed);
+        self
+    }
+
     /// True when there is nothing to write, not even about what is managed.
     #[must_use]
     pub fn is_empty(&self) -> bool {

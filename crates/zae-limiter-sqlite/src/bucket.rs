@@ -3,18 +3,20 @@
 use rusqlite::Connection;
 use zae_limiter_core::{EntityId, LimitName, Report, ResourceName, TimeMs};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Order, Page, PageRequest, Provisioned, ResetRequest, Restored, StoreError,
-    StoreFuture, audit,
+    Adjusted, Adopted, Adoption, BoxFuture, BucketDelta, BucketStore, BucketView, Change,
+    ConsumeOutcome, ConsumeRequest, Order, Page, PageRequest, Provisioned, ResetRequest, Restored,
+    StoreError, StoreFuture, audit,
 };
 
 use crate::SqliteStore;
+use crate::config;
 use crate::error::{Outcome, copy_of, lost, namespace_gone, split};
 use crate::history;
 use crate::job::{AdjustJob, ConsumeJob};
 use crate::page::paged;
 use crate::rows::{self, Key};
 use crate::transaction::Transaction;
+use crate::usage;
 
 impl BucketStore for SqliteStore {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
@@ -116,6 +118,38 @@ impl BucketStore for SqliteStore {
         }))
     }
 
+    fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>> {
+        let (ns, page) = (self.key, page.clone());
+        Box::pin(self.read_apart("namespace_buckets", move |conn| {
+            paged(
+                &page,
+                |after, limit| {
+                    let (entity, resource) = after.split_once('#').unwrap_or((after, ""));
+                    rows::views(conn, rows::OF_NAMESPACE, (ns, entity, resource, limit))
+                },
+                |view| format!("{}#{}", view.entity, view.resource),
+            )
+        }))
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        adoption: &'a Adoption<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Vec<Adopted>> {
+        Box::pin(async move {
+            adoption.check()?;
+            let Adoption { buckets, usage, details } = *adoption;
+            let (ns, change) = (self.key, change.clone());
+            let (buckets, usage, details) = (buckets.to_vec(), usage.to_vec(), details.to_vec());
+            let adopted = self.write("adopt", move |conn| {
+                let adoption = Adoption { buckets: &buckets, usage: &usage, details: &details };
+                adopt(conn, ns, &adoption, &change)
+            });
+            adopted.await
+        })
+    }
+
     fn resource_buckets<'a>(
         &'a self,
         resource: &'a ResourceName,
@@ -206,4 +240,36 @@ fn reset(
     rows::save(conn, &key, &state, true, &mut Vec::new())?;
     history::record(conn, ns, &audit::bucket_reset(change, request, &restored))?;
     Ok(Some(restored))
+}
+
+fn adopt(
+    conn: &Connection,
+    ns: i64,
+    adoption: &Adoption<'_>,
+    change: &Change,
+) -> Outcome<Vec<Adopted>> {
+    // Refuses a namespace that is gone, also where nothing is to be made.
+    config::generation(conn, ns)?;
+    let mut answers = Vec::with_capacity(adoption.buckets.len() + adoption.usage.len());
+    let mut blob = Vec::new();
+    for BucketView { entity, resource, state } in adoption.buckets {
+        let key = Key { ns, entity, resource };
+        answers.push(match rows::load(conn, &key, &[])?.state {
+            Some(_) => Adopted::Kept,
+            None => {
+                let state = state.clone().adopted(config::flag(conn, &key)?, change.at);
+                rows::save(conn, &key, &state, false, &mut blob)?;
+                Adopted::Made
+            }
+        });
+    }
+    let buckets = Adopted::made(&answers);
+    for snapshot in adoption.usage {
+        answers.push(usage::adopt(conn, ns, snapshot)?);
+    }
+    let usage = Adopted::made(&answers) - buckets;
+    if buckets + usage > 0 {
+        history::record(conn, ns, &audit::adopted(change, buckets, usage, adoption.details))?;
+    }
+    Ok(answers)
 }

@@ -196,7 +196,15 @@ pub(crate) const OF_RESOURCE: &str = concat!(
     " FROM bucket b WHERE b.ns=?1 AND b.resource=?2 AND b.entity>?3 ORDER BY b.entity LIMIT ?4"
 );
 
-/// Lists buckets by [`OF_ENTITY`] or [`OF_RESOURCE`]: namespace, name, where to go on, how many.
+/// All buckets, by entity and resource.
+pub(crate) const OF_NAMESPACE: &str = concat!(
+    "SELECT b.entity,b.resource,",
+    bucket_columns!(),
+    " FROM bucket b WHERE b.ns=?1 AND (b.entity,b.resource)>(?2,?3) ORDER BY b.entity,b.resource LIMIT ?4"
+);
+
+/// Lists buckets by [`OF_ENTITY`] or [`OF_RESOURCE`]: namespace, name, where to go on, how many; by
+/// [`OF_NAMESPACE`] the two names are where to go on.
 pub(crate) fn views(
     conn: &Connection,
     sql: &str,

@@ -11,9 +11,9 @@ use std::fmt::Write as _;
 
 use rusqlite::{Connection, Row, Rows, Statement};
 use zae_limiter_core::{
-    ClosedHour, EntityId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot,
+    ClosedHour, EntityId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot, UsageWindow,
 };
-use zae_limiter_store::{Page, UsageQuery, UsageWindows};
+use zae_limiter_store::{Adopted, COUNTED_BY_THE_HOUR, Page, UsageQuery, UsageWindows};
 
 use crate::error::{Outcome, corrupt_value};
 use crate::pack::name_at;
@@ -52,6 +52,24 @@ pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Ou
     let params = (hour, key.ns, entity, resource, events, used_to_text(&used));
     query::change(conn, if is_new { ADD } else { SET }, params)?;
     Ok(())
+}
+
+/// Takes the usage of an hour over from another store, unless there is a row for it.
+pub(crate) fn adopt(conn: &Connection, ns: i64, snapshot: &UsageSnapshot) -> Outcome<Adopted> {
+    const ADD: &str = "INSERT INTO usage(hour,ns,entity,resource,events,used) \
+                       VALUES(?1,?2,?3,?4,?5,?6) ON CONFLICT DO NOTHING";
+    let UsageSnapshot { entity, resource, window, start, counters, events } = snapshot;
+    if *window != UsageWindow::Hourly {
+        return Ok(COUNTED_BY_THE_HOUR);
+    }
+    let hour = start.0.div_euclid(HOUR_MS);
+    let events = i64::try_from(*events).unwrap_or(i64::MAX);
+    let (entity, resource) = (entity.as_str(), resource.as_str());
+    let params = (hour, ns, entity, resource, events, used_to_text(counters));
+    Ok(match query::change(conn, ADD, params)? {
+        0 => Adopted::Kept,
+        _ => Adopted::Made,
+    })
 }
 
 /// Removes the hours that began before `oldest`, and the oldest beyond `rows_max`, at most `limit`

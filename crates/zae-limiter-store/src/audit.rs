@@ -97,6 +97,20 @@ pub fn limits_applied(change: &Change, managed: &ManagedChange) -> AuditEvent {
     event(change, action, AuditSubject::System, None, managed.details.clone())
 }
 
+/// Buckets and usage were taken over from another store; told with how many.
+#[must_use]
+pub fn adopted(
+    change: &Change,
+    buckets: usize,
+    usage: usize,
+    details: &[(String, String)],
+) -> AuditEvent {
+    let numbers = [("buckets", buckets), ("usage", usage)];
+    let numbers = numbers.map(|(what, count)| (what.to_owned(), count.to_string()));
+    let details = numbers.into_iter().chain(details.iter().cloned()).collect();
+    event(change, AuditAction::Adopted, AuditSubject::System, None, details)
+}
+
 /// Something became of a namespace.
 #[must_use]
 pub fn of_namespace(change: &Change, action: AuditAction, namespace: &Namespace) -> AuditEvent {

@@ -11,7 +11,7 @@ use zae_limiter_core::{
     TooManyLimits, Wait, bucket_ttl_ms,
 };
 
-use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreFuture};
+use crate::{Adopted, Adoption, BoxFuture, Change, Page, PageRequest, StoreError, StoreFuture};
 
 /// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by
 /// many calls.
@@ -549,6 +549,24 @@ pub trait BucketStore: Send + Sync {
         resource: &'a ResourceName,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<BucketView>>;
+
+    /// Every bucket of the namespace, ordered by entity and resource.
+    fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>>;
+
+    /// Takes buckets and usage over from another store, each only if this store has none yet, and
+    /// records in the audit log what was made. One answer per bucket, then one per window of usage,
+    /// in order. A call that is repeated, after a lost answer or a killed process, changes nothing
+    /// that an earlier one has made.
+    ///
+    /// A bucket is made as [`BucketState::adopted`] says, with the flag that the levels of this
+    /// store give it; its limits become those in force here with its next take. Usage is made
+    /// beside what later takes count in the same window, which is added to it. Fails with
+    /// `NotFound` when the namespace is not active, and changes nothing then.
+    fn adopt<'a>(
+        &'a self,
+        adoption: &'a Adoption<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Vec<Adopted>>;
 }
 
 fn does_not_lend(operation: &'static str) -> StoreError {

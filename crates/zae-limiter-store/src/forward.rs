@@ -10,11 +10,11 @@ use zae_limiter_core::{
 };
 
 use crate::{
-    Adjusted, AtOnce, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities,
-    Change, ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate, Grant,
-    HistoryStore, Level, LevelConfig, LimitsChange, Managed, ManagedChange, MemberKey, Namespace,
-    NamespaceStore, NewEntity, Order, Page, PageRequest, Provisioned, Purged, ResetRequest,
-    Resolution, Restored, Store, StoreError, StoreFuture, Swept, UsageQuery,
+    Adjusted, Adopted, Adoption, AtOnce, AuditQuery, BoxFuture, BucketDelta, BucketStore,
+    BucketView, Capabilities, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity,
+    EntityUpdate, Grant, HistoryStore, Level, LevelConfig, LimitsChange, Managed, ManagedChange,
+    MemberKey, Namespace, NamespaceStore, NewEntity, Order, Page, PageRequest, Provisioned, Purged,
+    ResetRequest, Resolution, Restored, Store, StoreError, StoreFuture, Swept, UsageQuery,
 };
 
 /// Writes the trait of wrappers and the traits of a store in terms of it, from one list of methods.
@@ -98,6 +98,8 @@ wrapper! {
         reset(request: &'a ResetRequest<'a>, change: &'a Change) -> Option<Restored>;
         buckets(entity: &'a EntityId, page: &'a PageRequest) -> Page<BucketView>;
         resource_buckets(resource: &'a ResourceName, page: &'a PageRequest) -> Page<BucketView>;
+        namespace_buckets(page: &'a PageRequest) -> Page<BucketView>;
+        adopt(adoption: &'a Adoption<'a>, change: &'a Change) -> Vec<Adopted>;
     } and {
         fn adjust<'a>(
             &'a self,
@@ -182,6 +184,7 @@ wrapper! {
         ping() -> ();
         sweep(now: TimeMs, steps_max: u32) -> Swept;
         sweep_horizon(now: TimeMs) -> Option<TimeMs>;
+        store_time(now: TimeMs) -> TimeMs;
         give_back(now: TimeMs) -> ();
     } and {
         fn capabilities(&self) -> Capabilities {

@@ -30,6 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adoption;
 pub mod audit;
 mod block;
 mod bucket;
@@ -55,6 +56,7 @@ mod usage;
 
 use std::pin::Pin;
 
+pub use adoption::{ADOPTED_MAX, Adopted, Adoption, COUNTED_BY_THE_HOUR};
 pub use block::{BlockStats, BlockStore, LocalBlocks};
 pub use bucket::{
     Adjusted, AtOnce, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta,
@@ -126,6 +128,12 @@ pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
     /// A store that forgets by a clock of its own needs no observation: the default is `now`.
     fn sweep_horizon(&self, now: TimeMs) -> StoreFuture<'_, Option<TimeMs>> {
         Box::pin(std::future::ready(Ok(Some(now))))
+    }
+
+    /// The store's own time when the caller's clock shows `now`: the clock that its refill instants
+    /// are by. A store that goes by the clocks of its callers answers `now`, the default.
+    fn store_time(&self, now: TimeMs) -> StoreFuture<'_, TimeMs> {
+        Box::pin(std::future::ready(Ok(now)))
     }
 
     /// Gives back what this handle holds beyond its requests: a limiter that closes calls it. The

@@ -38,7 +38,7 @@ use runtime::Runtime;
 
 use crate::{
     AcquireError, Availability, Builder, CacheStats, CapacityScope, CreatedEntity, Error, IntoName,
-    Invalid, Reached, Request, Resolved, ResourceCapacity, Settled,
+    Invalid, Migrated, Migration, Reached, Request, Resolved, ResourceCapacity, Settled,
 };
 
 /// A [`crate::RateLimiter`] whose verbs wait.
@@ -466,6 +466,12 @@ impl RateLimiter {
     pub fn usage_summary(&self, query: &UsageQuery) -> Result<UsageSummary, Error> {
         let query = query.clone();
         self.wait(|limiter| async move { limiter.usage_summary(&query).await })
+    }
+
+    /// See [`crate::RateLimiter::migrate_to`].
+    pub fn migrate_to(&self, target: &RateLimiter, how: &Migration) -> Result<Migrated, Error> {
+        let (target, how) = (target.limiter.clone(), how.clone());
+        self.wait(|limiter| async move { limiter.migrate_to(&target, &how).await })
     }
 
     /// See [`crate::RateLimiter::is_available`].

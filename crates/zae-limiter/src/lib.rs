@@ -73,8 +73,9 @@ pub use error::{
 };
 pub use lease::{Degraded, Lease, Settled, Source};
 pub use limiter::{
-    Availability, Builder, CacheStats, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
-    OnDrop, Prepared, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
+    Availability, Builder, CacheStats, CapacityScope, Copied, CreatedEntity, EntityCapacity,
+    EntityWarning, Migrated, Migration, MigrationProgress, OnDrop, Prepared, RateLimiter, Reached,
+    Request, Resolved, ResolvedMember, ResourceCapacity,
 };
 
 pub use zae_limiter_core as domain;

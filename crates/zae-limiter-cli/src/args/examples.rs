@@ -145,6 +145,11 @@ pub(super) const LIMITS_EXPORT: &str =
 #[cfg(all(feature = "deploy", feature = "loadtest"))]
 pub(super) const LOADTEST_LIST: &str =
     examples!("loadtest list", "loadtest list --region eu-west-1 --output json");
+pub(super) const MIGRATE: &str = examples!(
+    "migrate --store sqlite:limits.db --to dynamodb:my-app --dry-run",
+    "migrate --store sqlite:limits.db --to 'dynamodb:my-app?region=eu-west-1' --reason OPS-1234",
+    "migrate --name my-app --namespace prod --to sqlite:prod.db --to-namespace default",
+);
 pub(super) const LIMITS_SCHEMA: &str = examples!("limits schema");
 pub(super) const ENTITY_SHOW: &str =
     examples!("entity show key-1", "entity show key-1 --output json");

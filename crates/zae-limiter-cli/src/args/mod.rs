@@ -20,6 +20,7 @@ pub(crate) mod limits;
 pub(crate) mod loadtest;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local;
+pub(crate) mod migrate;
 pub(crate) mod namespace;
 pub(crate) mod resource;
 pub(crate) mod shared;
@@ -50,6 +51,7 @@ use self::limits::LimitsCommand;
 use self::loadtest::LoadtestCommand;
 #[cfg(feature = "dynamodb")]
 use self::local::LocalCommand;
+use self::migrate::MigrateArgs;
 use self::namespace::NamespaceCommand;
 use self::resource::ResourceCommand;
 use self::system::SystemCommand;
@@ -153,6 +155,18 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     #[command(flatten)]
     Store(StoreCommand),
+    /// Copy a namespace to another store: limits, flags, entities, buckets and usage
+    ///
+    /// The source is --store or --name, as everywhere; both may be any store. Only what the target
+    /// does not have is made: limits, buckets and hours of usage that are there stay as they are. So
+    /// a copy that was cut off is finished by the same command, and one that is repeated copies
+    /// nothing. Balances travel with the time they were refilled at, debts too.
+    ///
+    /// Calls that the source serves after its buckets were read are not carried. Stop the callers,
+    /// copy, and start them on the target; or copy while they run, and accept that the target knows
+    /// nothing of the last seconds.
+    #[command(after_long_help = examples::MIGRATE)]
+    Migrate(MigrateArgs),
     /// Measure the limiter on this store
     #[cfg(feature = "loadtest")]
     #[command(subcommand)]

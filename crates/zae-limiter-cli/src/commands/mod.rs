@@ -54,6 +54,7 @@ pub(crate) mod local_status;
 pub(crate) mod local_up;
 #[cfg(feature = "man")]
 mod man;
+pub(crate) mod migrate;
 pub(crate) mod namespace_delete;
 pub(crate) mod namespace_list;
 pub(crate) mod namespace_orphans;
@@ -88,7 +89,9 @@ use self::shared::stacks::{Named, Stacks};
 use crate::again::Again;
 #[cfg(feature = "loadtest")]
 use crate::args::loadtest::LoadtestCommand;
-use crate::args::{Cli, Command};
+use crate::args::migrate::MigrateArgs;
+use crate::args::value::StoreUrl;
+use crate::args::{Cli, Command, Globals};
 use crate::context::{Access, Context};
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -180,6 +183,20 @@ fn dispatch(
                 block_on(command.run(context))
             })
         }
+        Command::Migrate(args) => {
+            let (globals, target) = apart(cli.globals, &args);
+            #[cfg_attr(not(feature = "dynamodb"), expect(unused_mut, reason = "as in on_store"))]
+            let mut target = Settings::new(target, environment)?;
+            let source = Settings::new(globals, environment)?;
+            #[cfg(feature = "dynamodb")]
+            crate::dynamodb::prefer_local(&mut target, environment, printer);
+            target.check_place()?;
+            let access = migrate::access_to_target(&args);
+            let target = Context { settings: &target, printer, access };
+            on_store((source, environment, printer), Access::Looks, place, |context| {
+                block_on(migrate::run(context, &target, &args))
+            })
+        }
         Command::Store(command) => {
             let settings = Settings::new(cli.globals, environment)?;
             on_store((settings, environment, printer), command.access(), place, |context| {
@@ -187,6 +204,25 @@ fn dispatch(
             })
         }
     }
+}
+
+/// The flags of the source and of the target of a copy. Where the source is no stack, the flags
+/// about stacks are the target's.
+fn apart(mut source: Globals, args: &MigrateArgs) -> (Globals, Globals) {
+    let mut target = Globals {
+        store: Some(args.to.clone()),
+        stack: None,
+        region: None,
+        endpoint_url: None,
+        namespace: args.to_namespace.clone().or_else(|| source.namespace.clone()),
+        ..source.clone()
+    };
+    let is_file = matches!(source.store, Some(StoreUrl::Sqlite(_) | StoreUrl::Memory));
+    if is_file && matches!(args.to, StoreUrl::Dynamo(_)) {
+        target.region = source.region.take();
+        target.endpoint_url = source.endpoint_url.take();
+    }
+    (source, target)
 }
 
 /// Runs a command on the store that the settings name, and tells which that is.

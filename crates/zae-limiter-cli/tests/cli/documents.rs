@@ -13,8 +13,12 @@ type Fields = BTreeSet<String>;
 
 /// Objects whose keys are data.
 const FREE_KEYS: [&str; 5] = ["metadata", "details", "counters", "disabled_on", "errors_by_kind"];
-/// Fields that need an outage or a crowd.
-const RARE: [&str; 10] = [
+/// Fields that need an outage, a crowd, or what a target has no place for.
+const RARE: [&str; 14] = [
+    "buckets.skipped[].count",
+    "buckets.skipped[].reason",
+    "usage.skipped[].count",
+    "usage.skipped[].reason",
     "degraded",
     "contended",
     "hottest[].entity_id",
@@ -191,6 +195,8 @@ const ON_A_FILE: &str = "
     resource delete-defaults gpt-4 --yes
     system delete-defaults --yes
     entity delete key-1 --yes
+    migrate --to sqlite:moved.db
+    migrate --to sqlite:moved.db --dry-run
     namespace register team-a
     namespace list
     namespace show team-a

@@ -3,6 +3,7 @@
 //! has no word for.
 
 mod errors;
+mod migrate;
 mod newcomer;
 mod pages;
 mod rig;
@@ -393,7 +394,8 @@ const ELSEWHERE: [&str; 15] = [
     "version",
 ];
 /// Commands whose answers differ, by design: `stores.rs` shows how.
-const DIFFERENT: [&str; 7] = [
+const DIFFERENT: [&str; 8] = [
+    "migrate",
     "usage list",
     "usage summary",
     "status",

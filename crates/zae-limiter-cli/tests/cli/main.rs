@@ -29,6 +29,7 @@ mod loadtest;
 #[cfg(feature = "dynamodb")]
 mod local;
 mod looks;
+mod migrate;
 mod namespaces;
 #[cfg(feature = "dynamodb")]
 #[cfg(feature = "deploy")]

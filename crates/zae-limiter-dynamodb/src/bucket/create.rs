@@ -57,6 +57,7 @@ impl DynamoStore {
             flag: bucket.flag,
             nonce: bucket.nonce.clone(),
             now: bucket.now,
+            carried: None,
         };
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         BucketWrite { key, purpose, shape: Shape::Make(Box::new(bucket)) }

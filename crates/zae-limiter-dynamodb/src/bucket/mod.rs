@@ -12,12 +12,14 @@
 //! | `settle.rs`, `charge.rs`, `credit.rs` | after the fact: charging and giving back |
 //! | `lend.rs`, `loans.rs` | lending to local blocks; what is lent, as it is stored |
 //! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
+//! | `adopt.rs` | buckets and usage of another store |
 //! | `gather.rs`, `send_all.rs`, `tree.rs` | taking from a bucket with several shards; what is remembered of them |
 //! | `shard.rs`, `moves.rs`, `reshape.rs` | shares of shards; moving tokens between them, pure and sent |
 //! | `waits.rs` | what shards can serve together, and when; pure |
 //! | `upkeep.rs`, `views.rs` | what an aggregator does to shards; what an operator sees of them |
 //! | `report.rs` | balances and waits for the caller; looking without taking |
 
+mod adopt;
 mod cache;
 mod chain;
 mod charge;
@@ -51,9 +53,9 @@ pub mod writers;
 use futures_util::future::join_all;
 use zae_limiter_core::{EntityId, Report, ResourceName, TimeMs};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Grant, MemberTake, Order, Page, PageRequest, Provisioned, ResetRequest,
-    Restored, StoreError, StoreFuture,
+    Adjusted, Adopted, Adoption, BoxFuture, BucketDelta, BucketStore, BucketView, Change,
+    ConsumeOutcome, ConsumeRequest, Grant, MemberTake, Order, Page, PageRequest, Provisioned,
+    ResetRequest, Restored, StoreError, StoreFuture,
 };
 
 pub(crate) use cache::Caches;
@@ -146,6 +148,19 @@ impl BucketStore for DynamoStore {
         let partition = keys::index::resource(&self.id, resource);
         let index = (Index::Gsi2, attr::GSI2SK);
         Box::pin(self.list_buckets("resource_buckets", index, partition, page))
+    }
+
+    fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>> {
+        let index = (Index::Gsi4, attr::GSI4SK);
+        Box::pin(self.list_buckets("namespace_buckets", index, self.id.to_string(), page))
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        adoption: &'a Adoption<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Vec<Adopted>> {
+        Box::pin(self.adopt_all(adoption, change))
     }
 }
 

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use zae_limiter_core::{EntityId, Flag, LimitName, LimitParams, Milli, ResourceName, TimeMs};
+use zae_limiter_core::{
+    BucketState, EntityId, Flag, LimitName, LimitParams, Milli, ResourceName, TimeMs,
+};
 use zae_limiter_store::LimitsInForce;
 
 use crate::admin::entity::Owner;
@@ -67,6 +69,8 @@ pub enum Purpose {
     Lend,
     /// Ends a loan: takes back what is left of it and counts what was used.
     Settle,
+    /// Takes a bucket over from another store.
+    Adopt,
 }
 
 /// What a write does.
@@ -406,6 +410,8 @@ pub struct NewBucket {
     pub(crate) flag: Flag,
     pub(crate) nonce: Nonce,
     pub(crate) now: TimeMs,
+    /// What it begins with instead of full limits: the bucket of another store.
+    pub(crate) carried: Option<Box<BucketState>>,
 }
 
 impl BucketWrite {
@@ -430,6 +436,7 @@ impl BucketWrite {
     pub fn writer(&self) -> Writer {
         let change = match (&self.shape, self.purpose) {
             (Shape::Make(_), Purpose::Charge) => return Writer::Recreate,
+            (Shape::Make(_), Purpose::Adopt) => return Writer::Adopt,
             (Shape::Make(_), _) => return Writer::Create,
             (Shape::Remove(_), _) => return Writer::Delete,
             (Shape::Branch(_), _) => return Writer::SplitChild,
@@ -446,6 +453,7 @@ impl BucketWrite {
             (Purpose::Split, _) => Writer::Split,
             (Purpose::Fold, _) => Writer::Fold,
             (Purpose::Prune, _) => Writer::Prune,
+            (Purpose::Adopt, _) => Writer::Adopt,
             (Purpose::Upkeep, _) => Writer::AggregatorRefill,
             (Purpose::Lend, _) => Writer::Lend,
             (Purpose::Settle, RefilledAt::Any) => Writer::CountUse,
@@ -474,7 +482,7 @@ impl BucketWrite {
     pub fn nonce(&self) -> Option<&Nonce> {
         match &self.shape {
             Shape::Change(change) => change.nonce.as_ref(),
-            Shape::Make(bucket) => Some(&bucket.nonce),
+            Shape::Make(bucket) => Some(&bucket.nonce).filter(|_| bucket.carried.is_none()),
             Shape::Remove(_) | Shape::Branch(_) | Shape::Withdraw(_) => None,
         }
     }

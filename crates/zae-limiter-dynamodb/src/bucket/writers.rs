@@ -62,6 +62,8 @@ pub enum Writer {
     Settle,
     /// Counts what was used of a loan when every other form lost its race.
     CountUse,
+    /// Makes a bucket that another store had.
+    Adopt,
 }
 
 /// A kind of attribute; those of limits without the limit's name.
@@ -163,6 +165,11 @@ const MADE: &[Field] =
 
 const CHILD: &[Field] =
     &[Pk, Tk, Tc, Cp, Ra, Rp, Gp, Rf, Ca, Ret, ShardCount, Pin, Er, WcuTk, WcuTc, Made];
+
+const ADOPTED: &[Field] = &[
+    Pk, Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Ttl, Disabled, Fv, ShardCount, Ret, WcuTk, WcuTc,
+    Made,
+];
 
 /// What a writer looks at of each limit whose balance it changes.
 const LIMIT_FIELDS: &[Field] = &[Tk, Cp, Ra, Rp];
@@ -306,6 +313,12 @@ pub const REGISTRY: &[Rules] = &[
         writes: &[Tc, WcuTk, WcuTc, Wx, Lw],
         pins: &[Pk, Lw],
         reason: "changes no balance: what is left of the loan is lost, its use is not",
+    },
+    Rules {
+        writer: Writer::Adopt,
+        writes: ADOPTED,
+        pins: &[Pk],
+        reason: "pins that the item is absent, which counts as full: a balance of at most the capacity, as of its own rf, is never more, wherever and however late it lands",
     },
 ];
 

@@ -16,9 +16,9 @@ const QUERIES_MAX: u32 = 32;
 /// table of ours ever holds.
 const WALK_PAGES_MAX: u32 = 100_000;
 
-/// The longest text of a cursor, in bytes: that of the longest name, and the number of a shard
-/// behind it.
-const CURSOR_BYTES_MAX: usize = 256 + 11;
+/// The longest text of a cursor, in bytes: that of two of the longest names, and the number of a
+/// shard behind them.
+const CURSOR_BYTES_MAX: usize = 2 * 256 + 12;
 
 /// A part of a partition whose sort keys are a prefix and a name, one item each.
 pub(crate) struct Listing {

@@ -1,6 +1,7 @@
 //! All integration tests of this crate in one binary: one link instead of many.
 
 mod admin;
+mod adopt;
 mod blocks;
 mod calls;
 mod clocks;

@@ -292,6 +292,14 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
         })
     }
 
+    fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>> {
+        Box::pin(async move {
+            self.report_all(|_| true).await;
+            let page = self.inner.namespace_buckets(page).await?;
+            Ok(self.with_stock(page))
+        })
+    }
+
     fn usage<'a>(
         &'a self,
         query: &'a UsageQuery,

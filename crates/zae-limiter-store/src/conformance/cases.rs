@@ -82,6 +82,25 @@ macro_rules! conformance_cases {
                 a_missing_bucket_is_not_reset_and_not_created,
                 a_reset_is_recorded,
             }
+            adopt {
+                balances_and_debts_go_on_where_they_were,
+                an_adoption_that_is_repeated_changes_nothing,
+                an_adoption_that_was_cut_off_goes_on,
+                a_bucket_that_is_there_stays_as_it_is,
+                the_limits_of_the_new_store_decide,
+                a_larger_limit_in_the_new_store_mints_nothing,
+                a_retired_limit_is_still_remembered,
+                a_lowered_limit_hides_its_gap_in_the_new_store,
+                flags_are_those_of_the_new_store,
+                an_adoption_needs_a_namespace_that_is_there,
+                what_makes_no_sense_is_refused_whole,
+                an_adoption_is_recorded_with_what_it_made,
+                usage_is_taken_over_once,
+                days_are_taken_over_where_they_are_kept,
+                takes_count_beside_usage_that_was_taken_over [ImmediateUsage],
+                an_adopted_bucket_is_no_usage [ImmediateUsage],
+                every_bucket_of_a_namespace_is_listed_in_order,
+            }
             cascade {
                 a_chain_of_two_takes_from_both,
                 a_chain_of_four_takes_from_all,
@@ -300,6 +319,7 @@ macro_rules! conformance_cases {
                 a_name_is_registered_once,
                 a_sweep_forgives_nobody [Sweeps],
                 everything_at_once_keeps_the_bound,
+                a_bucket_is_adopted_once,
             }
             durable {
                 buckets_outlive_the_handle [Durable],

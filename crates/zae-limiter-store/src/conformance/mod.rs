@@ -58,6 +58,7 @@ use std::sync::Arc;
 use crate::{BoxFuture, Capabilities, Store};
 
 mod adjust;
+mod adopt;
 mod asks;
 mod audit;
 pub mod block_sim;

@@ -1,11 +1,13 @@
 //! Many callers at once: the sums are right in every order.
 
-use zae_limiter_core::Entity;
+use zae_limiter_core::{Entity, Wait};
 
-use super::fixture::{Ask, Fixture, SECOND, ask, at, fails, limits, resource_level};
+use super::fixture::{Ask, Fixture, SECOND, ask, at, fails, limits, resource_level, rpm};
 use crate::Adjusted::{Dropped, Recreated};
 use crate::StoreErrorKind::{AlreadyExists, Conflict, NotFound, State};
-use crate::{ConsumeOutcome, EntityUpdate, Level, LimitsInForce, StoreError, StoreErrorKind};
+use crate::{
+    Adopted, ConsumeOutcome, EntityUpdate, Level, LimitsInForce, StoreError, StoreErrorKind,
+};
 use zae_limiter_core::Flag::Disabled;
 
 const TASKS: usize = 16;
@@ -355,4 +357,30 @@ pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
     assert_eq!(f.consumed("key").await, [net * 1_000], "what was counted is what was taken");
     let balance = f.bucket("key").await.expect("the bucket is there").limits()[0].balance;
     assert!(balance.0 >= 0, "takes never lead into debt, found {balance:?}");
+}
+
+pub(super) async fn a_bucket_is_adopted_once(f: Fixture) {
+    const COUNT: usize = 8;
+    let old = f.tenant("old").await;
+    old.take(&rpm("key", 60), at(0)).await.granted(&[0]);
+    let buckets = old.every_bucket().await;
+    let answers = f
+        .together(COUNT, move |index, f| {
+            let buckets = buckets.clone();
+            async move {
+                if index % 2 == 0 {
+                    return f.adopt(&buckets, 0).await == [Adopted::Made];
+                }
+                // A take that is first makes a bucket that is full.
+                f.insist(&[rpm("key", 1)], at(0)).await;
+                false
+            }
+        })
+        .await;
+    let made = answers.into_iter().filter(|is_made| *is_made).count();
+    assert!(made <= 1, "the bucket was made {made} times");
+    let taken = f.insist(&[rpm("key", 61)], at(0)).await;
+    taken.refused(&[(taken.reports()[0].balance.0, Wait::Never)]);
+    let left = f.balances("key", at(0)).await.found[0];
+    assert!(if made == 1 { left <= 0 } else { left <= 60_000 }, "{left} left, {made} made");
 }

@@ -1,5 +1,6 @@
 //! Takes, adjustments and views of buckets.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
@@ -14,9 +15,9 @@ use super::table::{Entry, Key, Locked, UsageLog};
 use super::{MemoryStore, lazily};
 use crate::chain::{self, HeldChain, Prepared, is_ready, prepare};
 use crate::{
-    Adjusted, AtOnce, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Cursor, Grant, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
-    Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
+    Adjusted, Adopted, Adoption, AtOnce, BoxFuture, BucketDelta, BucketStore, BucketView, Change,
+    ConsumeOutcome, ConsumeRequest, Cursor, Grant, MemberConfig, MemberKey, MemberTake, Order,
+    Page, PageRequest, Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
 };
 
 impl BucketStore for MemoryStore {
@@ -75,7 +76,8 @@ impl BucketStore for MemoryStore {
     ) -> StoreFuture<'a, Page<BucketView>> {
         lazily(move || {
             Ok(self.list(page, |entry| {
-                (entry.entity() == entity.as_str()).then(|| entry.scope.resource.as_str())
+                let resource = || Cow::Borrowed(entry.scope.resource.as_str());
+                (entry.entity() == entity.as_str()).then(resource)
             }))
         })
     }
@@ -86,8 +88,24 @@ impl BucketStore for MemoryStore {
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<BucketView>> {
         lazily(move || {
-            Ok(self.list(page, |entry| (entry.scope.resource == *resource).then(|| entry.entity())))
+            Ok(self.list(page, |entry| {
+                (entry.scope.resource == *resource).then(|| Cow::Borrowed(entry.entity()))
+            }))
         })
+    }
+
+    fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>> {
+        // No character of a name sorts before the separator, so texts sort as pairs do.
+        let whole = |entry: &Entry| format!("{}#{}", entry.entity(), entry.scope.resource);
+        lazily(move || Ok(self.list(page, |entry| Some(Cow::Owned(whole(entry))))))
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        adoption: &'a Adoption<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Vec<Adopted>> {
+        lazily(move || self.adopt_now(adoption, change))
     }
 }
 
@@ -166,7 +184,7 @@ impl MemoryStore {
     /// Decides over buckets whose shards are locked: one step for all other callers. When there is
     /// no room for a new bucket, others are forgotten and the decision is made afresh.
     #[inline]
-    fn decide<T>(
+    pub(super) fn decide<T>(
         &self,
         operation: &'static str,
         keys: &[Key<'_>],
@@ -230,7 +248,7 @@ impl MemoryStore {
     fn list(
         &self,
         page: &PageRequest,
-        sort_key: impl for<'e> Fn(&'e Entry) -> Option<&'e str>,
+        sort_key: impl for<'e> Fn(&'e Entry) -> Option<Cow<'e, str>>,
     ) -> Page<BucketView> {
         let after = page.cursor().map_or("", |cursor| cursor.0.as_str());
         let size = usize::try_from(page.limit()).unwrap_or(usize::MAX);
@@ -238,11 +256,11 @@ impl MemoryStore {
         let mut is_last = true;
         self.shared.each_shard(|shard| {
             for entry in shard.table.iter().filter(|entry| entry.scope.number == self.number) {
-                let Some(key) = sort_key(entry).filter(|key| *key > after) else { continue };
+                let Some(key) = sort_key(entry).filter(|key| **key > *after) else { continue };
                 if found.len() < size
-                    || found.last_key_value().is_some_and(|(last, _)| key < last.as_str())
+                    || found.last_key_value().is_some_and(|(last, _)| *key < **last)
                 {
-                    found.insert(key.to_owned(), entry.view());
+                    found.insert(key.into_owned(), entry.view());
                 } else {
                     is_last = false;
                 }
@@ -263,7 +281,7 @@ impl MemoryStore {
 }
 
 /// The buckets of a chain, with their shards locked.
-struct LockedChain<'c, 's> {
+pub(super) struct LockedChain<'c, 's> {
     store: &'c MemoryStore,
     locked: Locked<'c>,
     keys: &'c [Key<'c>],
@@ -271,7 +289,7 @@ struct LockedChain<'c, 's> {
 }
 
 /// Why a decision ends early.
-enum Halt {
+pub(super) enum Halt {
     NoRoom { buckets: usize },
     Failed(StoreError),
 }

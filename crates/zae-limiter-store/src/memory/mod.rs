@@ -12,6 +12,7 @@
 //! from the directory while its shard is locked; a change of a flag first writes the directory and
 //! then visits every shard. So either the new bucket sees the flag, or the visit sees the bucket.
 
+mod adopt;
 mod bucket;
 mod config;
 mod directory;

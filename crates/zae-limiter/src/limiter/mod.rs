@@ -1,7 +1,7 @@
 //! The limiter: one handle for admission, administration and queries.
 //!
 //! Admission is a path through `request`, `acquire`, `chain` with `cache`, `limits`, `plan`, and
-//! `outage` with `breaker`; `admin`, `namespaces` and `queries` are administration.
+//! `outage` with `breaker`; `admin`, `namespaces`, `queries` and `migrate` are administration.
 
 mod acquire;
 mod admin;
@@ -12,6 +12,7 @@ mod builder;
 mod cache;
 mod chain;
 mod limits;
+mod migrate;
 mod namespaces;
 mod outage;
 mod plan;
@@ -30,6 +31,7 @@ pub use availability::Availability;
 pub use builder::Builder;
 pub use cache::CacheStats;
 pub use limits::{Resolved, ResolvedMember};
+pub use migrate::{Copied, Migrated, Migration, MigrationProgress};
 pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share, copied, next_operation};
 pub use prepared::Prepared;
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};

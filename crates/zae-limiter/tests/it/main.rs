@@ -10,6 +10,7 @@ mod examples;
 mod file;
 mod lease;
 mod local_blocks;
+mod migrate;
 mod observability;
 mod outage;
 mod prepared;

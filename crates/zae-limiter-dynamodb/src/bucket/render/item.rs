@@ -1,7 +1,7 @@
 //! The item of a bucket, or of a shard, that is made.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LimitSource, Milli};
+use zae_limiter_core::{BucketState, LimitSource, LimitState, Milli};
 
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::bucket::write::{LeafLimit, NewBucket, NewLeaf};
@@ -103,12 +103,17 @@ pub(super) fn item(bucket: &NewBucket, takes_milli: i64) -> Item {
         // this one.
         put(attr::FLAG_COUNT, number(1));
     }
-    put(attr::REFILLED_AT, number(bucket.now.0));
     put(attr::SHARD_COUNT, number(1));
-    put(attr::LAST_NONCE, text(bucket.nonce.as_str()));
     put(attr::CONFIG_READ_AT, number(config_read_at(bucket)));
     put_room(&mut put, takes_milli);
     let mut kept_ms = 0;
+    match &bucket.carried {
+        Some(state) => kept_ms = put_carried(&mut put, state),
+        None => {
+            put(attr::REFILLED_AT, number(bucket.now.0));
+            put(attr::LAST_NONCE, text(bucket.nonce.as_str()));
+        }
+    }
     for limit in limits.limits.iter() {
         let (name, params) = (limit.name(), limit.params());
         let amount = bucket
@@ -128,6 +133,36 @@ pub(super) fn item(bucket: &NewBucket, takes_milli: i64) -> Item {
         put(attr::TTL, number(expiry_s(bucket.now, own_ttl_ms, kept_ms)));
     }
     item
+}
+
+/// The limits of a bucket that another store had, retired ones too. `tc` begins with 0, as that of
+/// a new shard: a reader of the stream counts what it grows by as use, and what was used elsewhere
+/// is in the history already. Returns how long the limits need to be kept.
+fn put_carried(put: &mut impl FnMut(&str, AttributeValue), state: &BucketState) -> i64 {
+    put(attr::REFILLED_AT, number(state.refilled_at.0));
+    let mut kept_ms = 0;
+    for LimitState { name, params, balance, remainder, .. } in state.all_limits() {
+        let gap = state.gap(name);
+        put(&of_limit(name, attr::BALANCE), number(balance.0));
+        put(&of_limit(name, attr::CAPACITY), number(params.capacity_milli));
+        put(&of_limit(name, attr::REFILL), number(params.refill_milli));
+        put(&of_limit(name, attr::PERIOD), number(params.period_ms));
+        put(&of_limit(name, attr::USED), number(0));
+        if *remainder > 0 {
+            put(&of_limit(name, attr::REMAINDER), number(*remainder));
+            put(attr::REMAINDERS_AT, number(state.refilled_at.0));
+        }
+        if gap > Milli::ZERO {
+            put(&of_limit(name, attr::GAP), number(gap.0));
+        }
+        kept_ms = kept_ms.max(keep_ms(*params, *balance, gap));
+    }
+    let retired = &state.all_limits()[state.active()..];
+    if !retired.is_empty() {
+        let names = retired.iter().map(|limit| limit.name.to_string()).collect();
+        put(attr::RETIRED, AttributeValue::Ss(names));
+    }
+    kept_ms
 }
 
 fn config_read_at(bucket: &NewBucket) -> i64 {

@@ -9,7 +9,7 @@ use crate::bucket::shard::Standing;
 use crate::bucket::write::Cost;
 use crate::table::{Action, Comparison, Key, Update, compare};
 
-const ALL: [Writer; 23] = [
+const ALL: [Writer; 24] = [
     Writer::Fast,
     Writer::Refill,
     Writer::BlindFill,
@@ -33,6 +33,7 @@ const ALL: [Writer; 23] = [
     Writer::Lend,
     Writer::Settle,
     Writer::CountUse,
+    Writer::Adopt,
 ];
 
 #[test]

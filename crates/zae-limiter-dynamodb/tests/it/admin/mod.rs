@@ -14,16 +14,18 @@ mod versions;
 
 use std::sync::Arc;
 
-use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, Flag, Milli, Take};
+use zae_limiter_core::{
+    AuditEvent, AuditSubject, BucketState, ConfigStamp, EntityId, Flag, Milli, Take,
+};
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
 };
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
-    AuditQuery, BoxFuture, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest,
-    EntityUpdate, HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity,
-    PageRequest, ResetRequest, StoreError, StoreErrorKind,
+    Adoption, AuditQuery, BoxFuture, BucketStore, BucketView, Change, ConfigStore, ConsumeOutcome,
+    ConsumeRequest, EntityUpdate, HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore,
+    NewEntity, PageRequest, ResetRequest, StoreError, StoreErrorKind,
 };
 use zae_limiter_testkit::table::{Call, EvalOptions, EvalTable, Told};
 
@@ -129,7 +131,7 @@ async fn audit_of(store: &DynamoStore, subject: AuditSubject) -> Vec<AuditEvent>
 }
 
 /// The administrative writes there are, in an order in which all of them do something.
-const DEEDS: [&str; 16] = [
+const DEEDS: [&str; 17] = [
     "create",
     "create child",
     "update",
@@ -141,6 +143,7 @@ const DEEDS: [&str; 16] = [
     "clear",
     "delete limits",
     "reset",
+    "adopt",
     "register",
     "unregister",
     "recover",
@@ -177,6 +180,14 @@ async fn perform(store: &DynamoStore, deed: &str, change: &Change) -> Result<(),
                 only: None,
             };
             store.reset(&request, change).await.map(drop)
+        }
+        "adopt" => {
+            let (limits, at) = (limits("rpm:5/day").limits, change.at);
+            let state = BucketState::full(&limits, ConfigStamp::default(), at);
+            let (entity, resource) = (id("mover"), "gpt-4".parse().unwrap());
+            let buckets = [BucketView { entity, resource, state }];
+            let adoption = Adoption { buckets: &buckets, usage: &[], details: &[] };
+            store.adopt(&adoption, change).await.map(drop)
         }
         "register" => {
             store.register_namespace(&team, &"team-id".parse().unwrap(), change).await.map(drop)

@@ -40,7 +40,8 @@ impl Charge {
             | Purpose::Prune
             | Purpose::Upkeep
             | Purpose::Lend
-            | Purpose::Settle => None,
+            | Purpose::Settle
+            | Purpose::Adopt => None,
         }
     }
 
@@ -108,6 +109,8 @@ pub(crate) fn part_of(writer: Writer) -> Part {
         Writer::Lend | Writer::Settle | Writer::CountUse => {
             Part::LeftOut("loans to local blocks (a model and a simulator of their own)")
         }
+        // A charge on a bucket that is gone makes one with any balance below full.
+        Writer::Adopt => Part::LeftOut("a bucket of another store (as `Recreate` makes it)"),
     }
 }
 
@@ -195,7 +198,8 @@ impl Sender<'_> {
             | Writer::AggregatorRefill
             | Writer::Lend
             | Writer::Settle
-            | Writer::CountUse => None,
+            | Writer::CountUse
+            | Writer::Adopt => None,
         }
     }
 

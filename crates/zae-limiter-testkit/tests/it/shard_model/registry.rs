@@ -37,5 +37,6 @@ pub(crate) fn part_of(writer: Writer) -> Part {
         Writer::Lend | Writer::Settle | Writer::CountUse => {
             Part::LeftOut("loans to local blocks (a model and a simulator of their own)")
         }
+        Writer::Adopt => Part::LeftOut("a bucket of another store (as `Recreate` makes it)"),
     }
 }
