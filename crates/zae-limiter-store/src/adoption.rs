@@ -1,8 +1,8 @@
 //! Taking buckets and usage over from another store.
 //!
-//! A store only ever makes what it does not have: a bucket that is there stays as it is, and so does
-//! the usage of a window. So an adoption can be repeated, cut off anywhere and begun again, and it
-//! can never give anybody more than a new bucket has.
+//! A store only ever makes what it does not have: a bucket that is there stays as it is, and so
+//! does the usage of a window. So an adoption can be repeated, cut off anywhere and begun again,
+//! and it can never give anybody more than a new bucket has.
 
 use std::collections::BTreeSet;
 

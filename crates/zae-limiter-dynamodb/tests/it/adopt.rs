@@ -80,8 +80,8 @@ async fn a_bucket_that_stays_for_good_has_no_expiry() {
     assert!(!stored(&rig).contains_key("ttl"));
 }
 
-/// The store reads the configuration, then writes the bucket; an administrator writes the flag, then
-/// looks for buckets. Here the flag comes in between, and the look has found nothing.
+/// The store reads the configuration, then writes the bucket; an administrator writes the flag,
+/// then looks for buckets. Here the flag comes in between, and the look has found nothing.
 #[tokio::test]
 async fn a_bucket_that_is_disabled_while_it_is_adopted_is_disabled() {
     let rig = Rig::new(EvalOptions::new()).await;
