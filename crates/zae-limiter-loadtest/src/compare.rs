@@ -68,7 +68,7 @@ pub fn differences(before: &Report, after: &Report) -> Vec<String> {
     differ("scenarios", names(before), names(after));
     for (which, report) in [("the first", before), ("the second", after)] {
         if !report.complete {
-            found.push(format!("{which} run was not complete"));
+            found.push(format!("completeness: {which} run was stopped"));
         }
     }
     found

@@ -10,14 +10,15 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt as _};
 use zae_limiter::store::{Entropy, SystemEntropy};
 use zae_limiter::{
-    Clock, EntityId, EntityUpdate, Error, ErrorKind, LimitsChange, NewEntity, RateLimiter,
+    Clock, EntityId, EntityUpdate, Error, ErrorKind, Invalid, LimitsChange, NewEntity, RateLimiter,
     StoreError, StoreErrorKind, SystemClock,
 };
 
-use crate::hold::{Details, Hold, Look, Stop};
+use crate::hold::{Details, Hold, Look, Stop, is_conflict};
+use crate::live::Live;
 use crate::manifest::{EntitySpec, Place};
 use crate::mark::{Mark, Watched, cut, watch};
-use crate::plan::{Change, Plan, Sign};
+use crate::plan::{Change, Plan, PlanError, Sign, sorted};
 
 /// Changes that are under way at once. More would only wait for each other: every change of a
 /// namespace checks that the namespace is there.
@@ -25,6 +26,9 @@ const WRITES_AT_ONCE: usize = 4;
 
 /// Attempts at a change that finds the store busy.
 const TRIES_MAX: u32 = 5;
+
+/// How often an apply that takes over compares and writes, until nothing differs.
+const COMPARES_MAX: u32 = 5;
 
 /// The longest reason, in bytes.
 pub(crate) const REASON_BYTES_MAX: usize = 1024;
@@ -160,10 +164,11 @@ impl ApplyError {
 ///
 /// The order: limits from the system down, flags that disable, entities with parents first, other
 /// flags, and last what is removed. A level that somebody else has changed since the plan was made
-/// ends the apply with `Conflict`, and so does another apply that is at work.
+/// ends the apply with `Conflict`, and so does another apply that is at work. One that takes over
+/// compares again when it has the mark, because the one before was writing until then.
 ///
-/// Cost: one write before and one after the changes, one read before each of them, and a write
-/// every ten seconds, as a sign of life.
+/// Cost: one write before and one after the changes, one read before each of them (two before flags
+/// and removals), and a write every ten seconds, as a sign of life.
 pub async fn apply(
     limiter: &RateLimiter,
     plan: &Plan,
@@ -186,13 +191,55 @@ pub async fn apply(
             return Err(ApplyError::new(0, total, None, stop));
         }
     }
+    let mut again = None;
+    for _ in 0..COMPARES_MAX {
+        let current = again.as_ref().unwrap_or(plan);
+        let outcome = hold_and_work(limiter, current, how, &mut applied).await;
+        if plan.held().is_none() {
+            outcome?;
+            return Ok(applied);
+        }
+        // Until its mark was taken, the one before was still writing: places that this plan found as
+        // in the file may be others by now, and others may be changed that it was about to change.
+        match outcome {
+            Err(error) if error.overlaps || !is_conflict(&error.source) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let failed = |error| ApplyError::new(applied.changes, total, None, Stop::Failed(error));
+        let live = Live::read(limiter, &plan.asked.manifest).await.map_err(failed)?;
+        let compared = plan.compared_again(&live).map_err(|error| failed(unfit(&error)))?;
+        if compared.is_empty() {
+            return Ok(applied);
+        }
+        if let Some(mark) = compared.held() {
+            let stop = Stop::Lost(Some(mark.clone()));
+            return Err(ApplyError::new(applied.changes, total, None, stop));
+        }
+        again = Some(compared);
+    }
+    let message = "the store changes as fast as it is compared";
+    let error = StoreError::new(StoreErrorKind::Conflict, "limits_apply", message);
+    Err(ApplyError::new(applied.changes, total, None, Stop::Failed(error.into())))
+}
+
+fn unfit(error: &PlanError) -> Error {
+    Error::from(Invalid::Refused(error.to_string()))
+}
+
+/// One plan under one mark.
+async fn hold_and_work(
+    limiter: &RateLimiter,
+    plan: &Plan,
+    how: &Apply<'_>,
+    applied: &mut Applied,
+) -> Result<(), ApplyError> {
     let managed = plan.before.with(&plan.after);
-    let reason = reason(how);
     let mark = Mark::new(&how.who, how.process.as_deref(), how.clock.now(), &*how.entropy);
-    let mut hold = Hold::new(limiter, &*how.clock, mark, managed, reason);
-    let outcome = work(&mut hold, limiter, plan, how, &mut applied).await;
+    let mut hold = Hold::new(limiter, &*how.clock, mark, managed, reason(how));
+    let total = applied.changes + plan.changes.len();
+    let outcome = work(&mut hold, limiter, plan, how, applied).await;
     match outcome {
-        Ok(()) => Ok(applied),
+        Ok(()) => Ok(()),
         Err((at, stop)) => {
             if matches!(stop, Stop::Failed(_)) {
                 hold.lay_down().await;
@@ -212,6 +259,7 @@ async fn work<'a>(
 ) -> Result<(), (Option<&'a Change>, Stop)> {
     let nowhere = |stop| (None, stop);
     hold.begin(&details(plan, how, "begun")).await.map_err(nowhere)?;
+    let total = applied.changes + plan.changes.len();
     let mut beat = hold.beat();
     for phase in phases(&plan.changes) {
         let look = hold.look();
@@ -228,7 +276,7 @@ async fn work<'a>(
                     applied.buckets += outcome.map_err(|stop| (Some(change), stop))?;
                     applied.changes += 1;
                     if let Some(progress) = how.progress {
-                        progress(applied.changes, plan.changes.len());
+                        progress(applied.changes, total);
                     }
                 }
                 Either::Right((version, _)) => {
@@ -316,6 +364,28 @@ fn generations<'a>(
     ancestors.take(GENERATIONS_MAX).count()
 }
 
+/// Flags and removals have no version that the store compares, so the level is looked at right
+/// before: what somebody has set by hand since the plan was made stays.
+async fn check_unchanged(limiter: &RateLimiter, change: &Change) -> Result<(), Error> {
+    let is_as_read = match change {
+        Change::Flag { place, before, after } => {
+            let found = limiter.level(&place.level()).await?.and_then(|level| level.flag);
+            found == *before || found == *after
+        }
+        Change::Limits { place, before, after, .. } if after.is_empty() => {
+            let found = limiter.level(&place.level()).await?;
+            let found = found.map(|level| sorted(&level.limits)).unwrap_or_default();
+            found.is_empty() || found == sorted(before)
+        }
+        _ => true,
+    };
+    if is_as_read {
+        return Ok(());
+    }
+    let message = "somebody changed it since the plan was made; it stays as it is";
+    Err(StoreError::new(StoreErrorKind::Conflict, "limits_apply", message).into())
+}
+
 /// Makes one change; how many buckets a flag has reached.
 async fn make(limiter: &RateLimiter, change: &Change, look: &Look<'_>) -> Result<u64, Stop> {
     let mut tries = 0;
@@ -335,6 +405,7 @@ async fn make(limiter: &RateLimiter, change: &Change, look: &Look<'_>) -> Result
 }
 
 async fn attempt(limiter: &RateLimiter, change: &Change) -> Result<u64, Error> {
+    check_unchanged(limiter, change).await?;
     match change {
         Change::Limits { place, after, .. } if after.is_empty() => {
             limiter.delete_limits(&place.level()).await?;

@@ -288,7 +288,7 @@ async fn found(limiter: &RateLimiter) -> Result<Option<(u64, Head, String)>, Err
     Ok(Some((found.version, head, lines.to_owned())))
 }
 
-fn is_conflict(error: &Error) -> bool {
+pub(crate) fn is_conflict(error: &Error) -> bool {
     error.kind() == ErrorKind::Store(StoreErrorKind::Conflict)
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use zae_limiter::domain::CHAIN_MAX;
 use zae_limiter::{Entity, EntityId, Flag, LevelConfig, Limit, OnUnavailable};
@@ -256,6 +257,16 @@ pub struct Plan {
     pub(crate) before: Managed,
     /// What is managed afterwards.
     pub(crate) after: Managed,
+    pub(crate) asked: Arc<Asked>,
+}
+
+/// What a plan was made from, to make it again.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) manifest: Manifest,
+    prune: bool,
+    /// For a copy that overwrites nothing: what the source has managed.
+    beside: Option<Managed>,
 }
 
 impl Plan {
@@ -284,7 +295,8 @@ impl Plan {
         };
         changes.sort_by_key(Change::place);
         kept.sort_by_key(Change::place);
-        Ok(Plan { changes, kept, unchanged, before: live.managed.clone(), after })
+        let asked = Arc::new(Asked { manifest: manifest.clone(), prune, beside: None });
+        Ok(Plan { changes, kept, unchanged, before: live.managed.clone(), after, asked })
     }
 
     /// Leaves what the store has as it is, for a copy that overwrites nothing: only what is missing
@@ -297,7 +309,20 @@ impl Plan {
         self.changes = missing;
         self.kept = others;
         self.after = self.before.with(managed);
+        let Asked { manifest, prune, .. } = &*self.asked;
+        let (manifest, prune) = (manifest.clone(), *prune);
+        self.asked = Arc::new(Asked { manifest, prune, beside: Some(managed.clone()) });
         self
+    }
+
+    /// The same plan for what the store has by now.
+    pub(crate) fn compared_again(&self, live: &Live) -> Result<Plan, PlanError> {
+        let Asked { manifest, prune, beside } = &*self.asked;
+        let plan = Plan::new(manifest, live, *prune)?;
+        Ok(match beside {
+            Some(managed) => plan.only_missing(managed),
+            None => plan,
+        })
     }
 
     /// True when there is nothing to write, not even about what is managed.

@@ -450,7 +450,16 @@ impl Reader {
             _ => None,
         };
         if found.is_none() {
-            let message = format!("{} is no whole number above 0", node.value.shown());
+            let shown = node.value.shown();
+            let message = match &node.value {
+                // 1e6 and 1.0 are shown as digits, which would be right.
+                Value::Real(number) if number.fract() == 0.0 => {
+                    format!(
+                        "{shown} is not written as a whole number; write digits alone, as in 60"
+                    )
+                }
+                _ => format!("{shown} is no whole number above 0"),
+            };
             self.below(key, |reader| reader.problem(node.line, message));
         }
         found

@@ -37,6 +37,6 @@ async fn what_makes_two_reports_different_is_said() {
     assert_eq!(rows(&before, &after), []);
     assert_eq!(
         differences(&before, &after),
-        ["users: 2 and 3", "scenarios: loop and other", "the second run was not complete"]
+        ["users: 2 and 3", "scenarios: loop and other", "completeness: the second run was stopped"]
     );
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::{Either, join, select};
 use zae_limiter::store::{Fault, FaultStore, SeededEntropy};
 use zae_limiter::{
-    AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Level, ManualClock, MemoryStore,
-    RateLimiter, StoreErrorKind, TimeMs,
+    AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Flag, Level, LimitsChange,
+    ManualClock, MemoryStore, RateLimiter, StoreErrorKind, TimeMs,
 };
 use zae_limiter_manifest::{
     Applied, Apply, ApplyError, BEAT, GONE_AFTER, Live, Manifest, Over, Plan, Watched, apply, watch,
@@ -209,6 +209,77 @@ async fn one_that_lost_its_mark_stops_before_its_next_write() {
         told.contains("its work taken over") && told.contains("it has stopped after"),
         "{told}"
     );
+}
+
+/// Between the plan and the mark the one before goes on: what the plan found as in the file is not
+/// so any more.
+#[tokio::test]
+async fn what_changed_until_the_mark_was_taken_is_compared_again() {
+    let world = World::new();
+    let begun = Arc::<AtomicUsize>::default();
+    let one = {
+        let begun = Arc::clone(&begun);
+        world.process(move |operation| {
+            if operation != "set_flag" {
+                return Fault::None;
+            }
+            begun.fetch_add(1, Ordering::Relaxed);
+            Fault::Yield(20)
+        })
+    };
+    let two = world.sound();
+    let (mine, theirs) = (flags(40, "true"), flags(40, "false"));
+    apply(&two, &plan(&two, &theirs).await, &world.how("before")).await.expect("a first file");
+    let first = plan(&one, &mine).await;
+    let how = world.how("first");
+    let force = async {
+        let seen = async |count| {
+            while begun.load(Ordering::Relaxed) < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        seen(10).await;
+        let second = plan(&two, &theirs).await;
+        assert!(second.unchanged > 0, "most is still as in the file");
+        seen(24).await;
+        let over = Apply { over: Over::Now, ..world.how("by force") };
+        apply(&two, &second, &over).await
+    };
+    let (stopped, done) = world.passing(join(apply(&one, &first, &how), force)).await;
+    refused(stopped);
+    done.expect("the second one");
+    let left = plan(&two, &theirs).await;
+    assert!(left.is_empty(), "{:?}", left.changes);
+}
+
+/// A flag that somebody sets by hand, and limits, between plan and removal.
+#[tokio::test]
+async fn what_somebody_sets_by_hand_is_not_removed() {
+    let world = World::new();
+    let limiter = world.sound();
+    let both = "{namespace: default, resources: {a: {limits: {rpm: 5}}, b: {disabled: false}}}";
+    let (both, none) = [both, "{namespace: default}"]
+        .map(|text| Manifest::read(text).expect("a good file").manifest)
+        .into();
+    apply(&limiter, &plan(&limiter, &both).await, &world.how("first")).await.expect("a first file");
+    for by_hand in ["a", "b"] {
+        let live = Live::read(&limiter, &none).await.expect("a store can be read");
+        let removal = Plan::new(&none, &live, true).expect("a plan");
+        let level = Level::Resource(by_hand.parse().expect("a name"));
+        if by_hand == "a" {
+            let limits = vec!["rpm:777/min".parse().expect("a limit")];
+            let change = LimitsChange { limits, on_unavailable: None, expected_version: None };
+            limiter.set_limits(&level, change).await.expect("by hand");
+        } else {
+            limiter.disable(&level).await.expect("by hand");
+        }
+        let error = apply(&limiter, &removal, &world.how("later")).await.expect_err("a conflict");
+        assert_eq!(error.source.kind(), ErrorKind::Store(StoreErrorKind::Conflict), "{error}");
+        assert!(error.to_string().contains("somebody changed it"), "{error}");
+        let found = limiter.level(&level).await.expect("a read").expect("it is there");
+        assert!(found.flag == Some(Flag::Disabled) || found.limits[0].capacity() == 777);
+        apply(&limiter, &plan(&limiter, &both).await, &world.how("again")).await.expect("again");
+    }
 }
 
 /// A machine that slept between the look at the mark and the change looks again.
