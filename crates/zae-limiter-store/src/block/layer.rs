@@ -12,6 +12,8 @@ use super::cell::{CLOCK_BACK_MAX_MS, Terms};
 pub(super) struct Block {
     /// By limit, in the order of the lots.
     pub(super) stocks: SmallVec<[(u8, Stock); 2]>,
+    /// Which one of its bucket, in this process.
+    pub(super) number: u64,
     pub(super) bought_at: TimeMs,
     /// When the order was made, by a clock that is never set.
     pub(super) ordered: Option<Duration>,
@@ -66,7 +68,7 @@ impl Block {
         let has = |stock: &Stock| {
             stock.usable(elapsed_ms) >= take.amount && stock.balance(elapsed_ms) >= take.amount
         };
-        let may = self.is_good(terms) && !self.is_due(terms.now) && !take.amount.is_negative();
+        let may = self.is_good(terms) && !self.is_due(terms.now);
         may && self.stock(take.limit).is_some_and(has)
     }
 

@@ -37,21 +37,21 @@ enum Served {
 struct Reserved<'a, S: Store + ?Sized + 'static> {
     store: &'a BlockStore<S>,
     now: TimeMs,
-    taken: SmallVec<[(&'a MemberTake<'a>, Arc<Slot>); 4]>,
+    taken: SmallVec<[(&'a MemberTake<'a>, Arc<Slot>, u64); 4]>,
 }
 
 impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
         let terms = self.store.terms(self.now);
-        for (member, slot) in self.taken.drain(..) {
-            slot.lock().put_back(member, &terms);
+        for (member, slot, number) in self.taken.drain(..) {
+            slot.lock().put_back(member, number, &terms);
         }
     }
 }
 
 impl<S: Store + ?Sized + 'static> BlockStore<S> {
     fn sees(&self, now: TimeMs) {
-        self.shared.seen_at.fetch_max(now.0, SeqCst);
+        self.shared.seen_at.store(now.0, SeqCst);
     }
 
     /// Serves a request whose every member has stock.
@@ -63,9 +63,6 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         let mut reserved = Reserved { store: self, now: request.now, taken: SmallVec::new() };
         let mut reports = Reports::new();
         for (number, member) in (0_u8..).zip(request.members) {
-            if member.is_unlimited() {
-                return None;
-            }
             let slot = self.table.find(member.entity, member.resource)?;
             let mut cell = slot.lock();
             let Some(taken) = cell.take(member, &terms) else {
@@ -73,9 +70,9 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 return is_alone.then(|| cell.paced(member, &terms))?.map(refused);
             };
             drop(cell);
-            reserved.taken.push((member, slot));
-            reports
-                .extend(taken.into_iter().map(|report| LimitReport { member: number, ..report }));
+            reserved.taken.push((member, slot, taken.number));
+            let taken = taken.reports.into_iter();
+            reports.extend(taken.map(|report| LimitReport { member: number, ..report }));
         }
         reserved.taken.clear();
         self.shared.stats.granted();
@@ -246,17 +243,17 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         // An order before the chain is granted would take although it may be refused.
         let mut may_order = is_alone;
         for look in 0..LOOKS_MAX {
-            let mut done = pin!(slot.done.notified());
-            done.as_mut().enable();
+            // Made before the cell is looked at: so it hears of everything that ends after that.
+            let done = pin!(slot.done.notified());
             let terms = Terms { is_alone, may_order, is_new: look == 0, ..self.terms(now) };
             let next = slot.lock().next(member, &terms);
             match next {
-                Next::Taken(reports) => {
+                Next::Taken(taken) => {
                     if is_alone {
                         self.shared.stats.granted();
                     }
-                    reserved.taken.push((member, Arc::clone(&slot)));
-                    return Ok(Served::Granted(reports));
+                    reserved.taken.push((member, Arc::clone(&slot), taken.number));
+                    return Ok(Served::Granted(taken.reports));
                 }
                 Next::Refused(paced) => return Ok(Served::Answered(refused(paced))),
                 Next::Exact => return Ok(Served::Exact),
@@ -288,7 +285,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     ) -> Result<Option<ConsumeOutcome>, StoreError> {
         let stats = &self.shared.stats;
         let (own, back) = (purchase.own_sum(), purchase.ending.back);
-        let trip = Trip::begin(slot, stats, own.saturating_add(back));
+        let grants = purchase.ending.report.grants;
+        let trip = Trip::begin(slot, stats, own.saturating_add(back), grants);
         stats.ordered();
         let order = Order {
             entity: member.entity,
@@ -308,10 +306,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 trip.end();
                 return Err(error);
             }
-            Err(error) => {
-                stats.use_lost(purchase.ending.report.grants);
-                return Err(error);
-            }
+            Err(error) => return Err(error),
         };
         let outcome = match answer {
             Provisioned::Granted(stocked) => {
@@ -356,8 +351,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                     Some(LimitReport { member: 0, balance, requested: take.amount, ..*report })
                 };
                 let mine: Reports = member.takes.iter().filter_map(mine).collect();
-                let is_mine =
-                    purchase.serves && mine.iter().any(|report| report.wait != Wait::None);
+                let is_mine = mine.iter().any(|report| report.wait != Wait::None);
                 let mut cell = slot.lock();
                 cell.pace_after_refusal(&purchase, &reports, &self.terms(now));
                 let faded = cell.refused(purchase);
