@@ -21,7 +21,10 @@ pub fn run_seeds<G: Ground>(usual: u64, ground: impl Fn(u64) -> G + Sync) -> Blo
         let odd = scope.spawn(|| half(1));
         half(0).and(odd.join().expect("no broken promise"))
     });
-    println!("{all:?}");
+    #[expect(clippy::print_stdout, reason = "what a run was like, for who runs it by hand")]
+    {
+        println!("{all:?}");
+    }
     let is_all = [all.local, all.orders, all.faults].iter().all(|count| *count > seeds);
     assert!(
         seeds < 100 || is_all && all.crashes > 0,

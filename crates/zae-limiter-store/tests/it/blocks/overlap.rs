@@ -12,24 +12,18 @@ fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn chain<'a>(
-    process: &'a Process,
-    names: &'a [EntityId; 2],
-    takes: &'a [Take],
-) -> impl Future<Output = ConsumeOutcome> + 'a {
-    async move {
-        let resource = "gpt-4".parse().expect("a resource");
-        let member = |entity| MemberTake {
-            entity,
-            resource: &resource,
-            limits: &process.limits,
-            takes,
-            absent: &[],
-        };
-        let members = names.each_ref().map(member);
-        let request = ConsumeRequest::new(&members, TimeMs(BEGIN));
-        process.blocks.consume(&request).await.expect("no outage")
-    }
+async fn chain(process: &Process, names: &[EntityId; 2], takes: &[Take]) -> ConsumeOutcome {
+    let resource = "gpt-4".parse().expect("a resource");
+    let member = |entity| MemberTake {
+        entity,
+        resource: &resource,
+        limits: &process.limits,
+        takes,
+        absent: &[],
+    };
+    let members = names.each_ref().map(member);
+    let request = ConsumeRequest::new(&members, TimeMs(BEGIN));
+    process.blocks.consume(&request).await.expect("no outage")
 }
 
 fn both() -> [EntityId; 2] {
