@@ -289,6 +289,7 @@ impl BucketState {
             // Every limit is full, so nothing can be paid twice.
             self.gaps.set_lead(0, false);
             self.refilled_at = now;
+            self.gaps.roll_loans(now);
         }
         let mut restored = Vec::new();
         for limit in &mut self.limits {

@@ -182,7 +182,8 @@ impl BucketState {
             let deep = line.depth.saturating_sub(lacks);
             let wanted = if line.want > Milli::ZERO { line.want.max(deep) } else { line.want };
             let given = wanted.min(part).min(room);
-            if given < line.unit || given < Milli::ZERO || room < Milli::ZERO {
+            // No unit is negative, so nothing is lent of a limit that has no room, or is in debt.
+            if given < line.unit {
                 return None;
             }
             // Room beside the debit is a debit that comes back at once: it stays below what is lent

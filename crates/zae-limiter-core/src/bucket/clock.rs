@@ -67,5 +67,6 @@ impl BucketState {
         let lead_ms = if self.is_led() { self.lead_ms() } else { 0 };
         self.gaps.set_lead(lead_ms.saturating_add(ahead_ms), false);
         self.refilled_at = now;
+        self.gaps.roll_loans(now);
     }
 }

@@ -90,6 +90,14 @@ impl Gaps {
         }
     }
 
+    /// The time of the bucket was set: its loans last no longer from there than any loan.
+    pub(super) fn roll_loans(&mut self, time: TimeMs) {
+        if let Some(kept) = &mut self.0 {
+            kept.lending.roll(time);
+            self.tidy();
+        }
+    }
+
     fn tidy(&mut self) {
         let is_nothing =
             |kept: &Kept| kept.gaps.is_empty() && kept.lead_ms == 0 && kept.lending.is_none();

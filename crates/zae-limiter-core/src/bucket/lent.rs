@@ -106,7 +106,7 @@ impl Lending {
 
     /// Forgets what has ended at `time`. A bucket whose time went back keeps all it knows: its
     /// loans last no longer from there than any loan.
-    fn roll(&mut self, time: TimeMs) {
+    pub(super) fn roll(&mut self, time: TimeMs) {
         let Some(lent) = &mut self.0 else { return };
         let slot = slot_of(time);
         let passed = slot.saturating_sub(lent.slot);
@@ -159,7 +159,7 @@ impl BucketState {
     pub fn show_stock(&mut self, limit: &LimitName, stock: Milli) {
         if let Some(state) = self.limits.iter_mut().find(|state| state.name == *limit) {
             let shown = state.balance.saturating_add(stock);
-            state.balance = shown.min(state.params.full().max(state.balance));
+            state.balance = shown.min(state.params.full());
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::support::*;
 use proptest::prelude::*;
 use zae_limiter_core::{
-    BucketState, ConfigStamp, LENT_MAX_MS, LENT_SLOT_MS, Milli, OrderLine, Provision, Report,
+    BucketState, ConfigStamp, LENT_MAX_MS, LENT_SLOT_MS, Lent, Milli, OrderLine, Provision, Report,
     Return, Stock, TimeMs,
 };
 
@@ -58,6 +58,9 @@ fn a_full_bucket_and_old_stock_admit_the_capacity_once() {
         assert_eq!(all, (95_000 + elapsed_ms).min(100_000), "after {elapsed_ms} ms");
         assert_eq!(stock.balance(elapsed_ms), Milli(all), "the holder knows");
     }
+    // Refill that has gone beyond the layer is no room for refunds, and nothing beyond full.
+    assert_eq!((stock.usable(1_000_000), stock.room(1_000_000)), (Milli(0), Milli(25_000)));
+    assert_eq!(stock.balance(1_000_000), Milli(100_000));
 }
 
 #[test]
@@ -90,6 +93,37 @@ fn a_loan_is_as_deep_as_refill_comes_in_its_time() {
     assert_eq!(lent.lots[0].given, Milli(10_000));
     let nothing = OrderLine { want: Milli::ZERO, unit: Milli::ZERO, ..deep };
     assert!(provision(&mut bucket, nothing, &Report::default(), 0).lots.is_empty());
+    let mut bucket = full(&["x:1000/sec:60000"]);
+    assert!(provision(&mut bucket, nothing, &Report::default(), 0).lots.is_empty(), "nothing");
+}
+
+/// Nothing is lent of a limit in debt, or without room, although nothing of it is needed: what is
+/// less than nothing would be given to the bucket.
+#[test]
+fn a_loan_is_never_negative() {
+    let free = OrderLine { unit: Milli::ZERO, ..line(1, 0, 0) };
+    for (owed, want) in [(130_000, 0), (130_000, 5), (0, 5), (0, 0)] {
+        let mut bucket = full(&["x:100/100sec", "y:100/100sec"]);
+        bucket.adjust(&limit("y:100/100sec"), Milli(owed), TimeMs(0));
+        let mut large = OrderLine { want: Milli(want * 1_000), ..free };
+        if owed == 0 {
+            large.least = Milli(30_000);
+        }
+        let left = bucket.limits()[1].balance.saturating_sub(large.least);
+        let lines = [line(0, 1, 10), large];
+        let lent = bucket.provision(&lines, &Report::default(), true, LENT_MAX_MS, TimeMs(0));
+        assert!(lent.lots.is_empty() && bucket.loans().is_none(), "{owed} {want}: {lent:?}");
+        assert_eq!(bucket.limits()[1].balance, left, "{owed} {want}");
+    }
+}
+
+/// An order behind a granted chain serves no request.
+#[test]
+fn an_order_that_serves_nobody_is_no_event() {
+    let mut bucket = full(&["x:100/100sec"]);
+    let lines = [line(0, 0, 10)];
+    bucket.provision(&lines, &Report::default(), false, LENT_MAX_MS, TimeMs(0));
+    assert_eq!((bucket.events, bucket.limits()[0].consumed), (0, Milli::ZERO));
 }
 
 /// A return that is made twice, or when its loan has ended, would fill a place that others have
@@ -108,6 +142,24 @@ fn what_is_not_counted_any_more_does_not_come_back() {
     bucket.take(&[zae_limiter_core::Take { limit: 0, amount: Milli(30_000) }], TimeMs(200));
     bucket.settle(&report, TimeMs(300));
     assert_eq!(balances(&bucket), [70_000], "twice");
+    // Beside another loan: no more than is counted.
+    order(&mut bucket, 0, 5, 400);
+    bucket.settle(&report, TimeMs(500));
+    assert_eq!(balances(&bucket), [70_000], "a third time");
+    assert_eq!(bucket.loans(), None);
+}
+
+/// A loan that ends soon does not shorten one that was made before.
+#[test]
+fn the_last_loan_to_end_is_the_one_that_counts() {
+    let mut bucket = full(&["x:100/100sec"]);
+    let name = "x".parse().expect("a name");
+    order(&mut bucket, 0, 15, 0);
+    bucket.provision(&[line(0, 0, 5)], &Report::default(), false, 250, TimeMs(0));
+    bucket.refill(TimeMs(1_000));
+    assert_eq!(bucket.lent(&name), Milli(20_000));
+    bucket.adjust(&limit("x:100/100sec"), Milli(-20_000), TimeMs(1_000));
+    assert!(balances(&bucket)[0] <= 81_000, "{:?}", balances(&bucket));
 }
 
 #[test]
@@ -228,10 +280,38 @@ fn a_time_that_went_back_keeps_its_loans_and_not_for_longer() {
     order(&mut bucket, 0, 20, 100_000);
     bucket.refill(TimeMs(0));
     assert_eq!((bucket.refilled_at, bucket.lent(&name)), (TimeMs(0), Milli(20_000)));
+    let mut refunded = bucket.clone();
+    refunded.adjust(&limit("x:100/100sec"), Milli(-20_000), TimeMs(0));
+    assert_eq!(balances(&refunded), [80_000], "77.5 is as far as it may lift: not lower");
     order(&mut bucket, 0, 1, 0);
     assert_eq!(bucket.lent(&name), Milli(21_000));
     bucket.refill(TimeMs(LENT_SLOT_MS));
     assert_eq!(bucket.lent(&name), Milli::ZERO);
+}
+
+/// A process whose clock is a day ahead lends all that may be lent, and is set right. Nobody else
+/// lends meanwhile, so nobody counts anew: the bucket has to do that when its time goes back.
+#[test]
+fn loans_of_a_clock_that_was_ahead_end_as_soon_as_any() {
+    const DAY: i64 = 86_400_000;
+    for way in ["refill", "reset"] {
+        let mut bucket = full(&["x:100/100sec"]);
+        let name = "x".parse().expect("a name");
+        let ahead = if way == "refill" { DAY } else { 50_000 };
+        order(&mut bucket, 0, 25, ahead);
+        if way == "refill" {
+            bucket.refill(TimeMs(0));
+        } else {
+            bucket.reset(None, TimeMs(0));
+        }
+        assert_eq!((bucket.refilled_at, bucket.lent(&name)), (TimeMs(0), Milli(25_000)), "{way}");
+        bucket.adjust(&limit("x:100/100sec"), Milli(25_000), TimeMs(2 * LENT_SLOT_MS));
+        assert_eq!((bucket.lent(&name), bucket.loans()), (Milli::ZERO, None), "{way}");
+        bucket.adjust(&limit("x:100/100sec"), Milli(-25_000), TimeMs(2 * LENT_SLOT_MS));
+        assert!(balances(&bucket)[0] >= 79_999, "{way}: {:?}", balances(&bucket));
+        let again = order(&mut bucket, 1, 10, 2 * LENT_SLOT_MS);
+        assert_eq!(again.lots.len(), 1, "{way}: it lends again");
+    }
 }
 
 #[test]
@@ -320,6 +400,14 @@ fn an_order_has_room_for_refunds_of_before() {
     order(&mut bucket, 0, 3, 0);
     let lent = provision(&mut bucket, roomy(90_000), &Report::default(), 0);
     assert_eq!(lent.lots[0].span, Milli(12_000 + 15_000 - 3_000 - 2_501));
+    // The first loan lasts as long as any; one before it may last longer.
+    let mut bucket = full(&["x:100/100sec"]);
+    grant(&mut bucket, &[take(0, 12_000)], 0);
+    let lent = provision(&mut bucket.clone(), roomy(90_000), &Report::default(), 0);
+    assert_eq!(lent.lots[0].span, Milli(12_000 + 12_000 - 2_501));
+    order(&mut bucket, 0, 3, 0);
+    let short = bucket.provision(&[roomy(90_000)], &Report::default(), true, 250, TimeMs(0));
+    assert_eq!(short.lots[0].span, Milli(12_000 + 15_000 - 3_000 - 2_501));
 }
 
 #[test]
@@ -332,6 +420,48 @@ fn loans_come_back_from_storage() {
     assert_eq!(again.loans(), loans.as_ref());
     again.restore_loans(None);
     assert_eq!(again.loans(), None);
+}
+
+/// A store whose other writes leave the count as it is gives loans back that have ended, and a
+/// foreign writer any.
+#[test]
+fn loans_from_storage_that_have_ended_or_make_no_sense_do_no_harm() {
+    let name: zae_limiter_core::LimitName = "x".parse().expect("a name");
+    let of = |until: i64, slot: i64, sums: [i64; 2]| {
+        let sums = vec![(name.clone(), sums.map(Milli))];
+        Some(Lent { until: TimeMs(until), slot, sums })
+    };
+    let now = 10 * LENT_SLOT_MS;
+    for (until, slot, sum) in [(now, 9, 20_000), (i64::MAX, 1, 20_000), (i64::MAX, 10, -20_000)] {
+        let mut bucket = full(&["x:100/100sec"]);
+        bucket.refill(TimeMs(now));
+        bucket.take(&[zae_limiter_core::Take { limit: 0, amount: Milli(30_000) }], TimeMs(now));
+        bucket.restore_loans(of(until, slot, [sum, 0]));
+        assert!(bucket.lent(&name) <= Milli::ZERO, "{until} {slot}");
+        let back = Return {
+            limit: name.clone(),
+            back: Milli(20_000),
+            used: Milli(0),
+            booked: Milli(20_000),
+        };
+        let report = Report { lines: [back].into_iter().collect(), slot, ..Report::default() };
+        bucket.settle(&report, TimeMs(now));
+        assert_eq!(balances(&bucket), [70_000], "{until} {slot}");
+    }
+    // However long it claims to last, a loan lasts no longer than any.
+    let mut bucket = full(&["x:100/100sec"]);
+    bucket.take(&[zae_limiter_core::Take { limit: 0, amount: Milli(50_000) }], TimeMs(now));
+    bucket.restore_loans(of(i64::MAX, 10, [10_000, 0]));
+    bucket.adjust(&limit("x:100/100sec"), Milli(-50_000), TimeMs(now));
+    assert_eq!(balances(&bucket), [100_000 - 10_000 - 2_501]);
+}
+
+#[test]
+fn stock_is_shown_up_to_a_full_bucket() {
+    let mut bucket = full(&["x:100/100sec"]);
+    bucket.take(&[zae_limiter_core::Take { limit: 0, amount: Milli(10_000) }], TimeMs(0));
+    bucket.show_stock(&"x".parse().expect("a name"), Milli(30_000));
+    assert_eq!(balances(&bucket), [100_000]);
 }
 
 proptest! {

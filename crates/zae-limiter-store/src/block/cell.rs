@@ -30,6 +30,8 @@ pub(super) struct Cell {
     /// The limits that all of this is about.
     limits: Option<LimitsInForce>,
     block: Option<Block>,
+    /// How many there were.
+    blocks: u64,
     /// The last order was granted, and requests have come often enough since: a block that has
     /// ended for another reason is bought anew without watching first.
     is_worth_it: bool,
@@ -42,10 +44,17 @@ pub(super) struct Cell {
     pub(super) pace: Option<Box<Pace>>,
 }
 
+/// What a request has got from stock.
+pub(super) struct Taken {
+    pub(super) reports: Reports,
+    /// Which block it is from.
+    pub(super) number: u64,
+}
+
 /// How a request goes on.
 pub(super) enum Next {
     /// Served from stock.
-    Taken(Reports),
+    Taken(Taken),
     /// A limit is scarce, and the next visit has not come.
     Refused(Paced),
     /// Another order is under way.
@@ -122,14 +131,11 @@ impl Cell {
         self.is_busy
     }
 
-    /// True when forgetting the cell loses nothing.
+    /// True when forgetting the cell loses nothing, unless somebody is at work on it.
     pub(super) fn is_idle(&self, now: TimeMs) -> bool {
+        // Longer than any block lasts, and what is watched begins anew with each block.
         const IDLE_MS: i64 = 10_000;
-        let is_dead = |block: &Block| block.elapsed_ms(now) > block.age_ms;
-        !self.is_busy
-            && self.block.as_ref().is_none_or(is_dead)
-            && self.unreported.is_empty()
-            && now.since(self.watch.since) > IDLE_MS
+        self.unreported.is_empty() && now.since(self.watch.since) > IDLE_MS
     }
 
     /// Serves a request from stock, or says what it needs.
@@ -150,12 +156,11 @@ impl Cell {
             }
             self.limits = Some(member.limits.clone());
             self.watch = Watch::since(terms.now);
-            self.is_worth_it = false;
             self.pace = None;
         }
         let mut reports = Reports::new();
-        if self.take((0, member), terms, &mut reports) {
-            return Next::Taken(reports);
+        if let Some(number) = self.take((0, member), terms, &mut reports) {
+            return Next::Taken(Taken { reports, number });
         }
         if let Some(paced) = self.paced(member, terms) {
             return Next::Refused(paced);
@@ -214,29 +219,30 @@ impl Cell {
     }
 
     /// Serves a request from stock if every limit has enough. Adds a report per take to `reports`,
-    /// for the member of this number. False, and nothing was changed, when stock does not cover it.
+    /// for the member of this number, and says which block it is from. `None`, and nothing was
+    /// changed, when stock does not cover it.
     pub(super) fn take(
         &mut self,
-        (number, member): (u8, &MemberTake<'_>),
+        (member_number, member): (u8, &MemberTake<'_>),
         terms: &Terms<'_>,
         reports: &mut Reports,
-    ) -> bool {
+    ) -> Option<u64> {
         if member.limits.source == LimitSource::Call || !self.is_about(member.limits) {
-            return false;
+            return None;
         }
-        let Some(block) = &mut self.block else { return false };
+        let block = self.block.as_mut()?;
         if !block.may_serve(terms) && !member.takes.is_empty() {
-            return false;
+            return None;
         }
         let now = terms.now;
-        let elapsed_ms = block.elapsed_ms(now);
+        let (elapsed_ms, number) = (block.elapsed_ms(now), block.number);
         // Each stock is looked at once: what it holds is a division away.
         let mut looks = SmallVec::<[(usize, StockLook); 4]>::new();
         for take in member.takes {
-            let Some(place) = block.place(take.limit) else { return false };
+            let place = block.place(take.limit)?;
             let look = block.stocks[place].1.look(elapsed_ms);
             if !covers(look, take) {
-                return false;
+                return None;
             }
             looks.push((place, look));
         }
@@ -246,7 +252,7 @@ impl Cell {
             faded = faded.saturating_add(block.stocks[place].1.spend(take.amount, look));
             spent = spent.saturating_add(take.amount);
             reports.push(LimitReport {
-                member: number,
+                member: member_number,
                 limit: take.limit,
                 balance: look.balance.saturating_sub(take.amount),
                 requested: take.amount,
@@ -260,18 +266,23 @@ impl Cell {
         if terms.is_new {
             self.watch.note(member, now);
         }
-        true
+        Some(number)
     }
 
     /// Undoes a take that its chain refused.
-    pub(super) fn put_back(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) {
+    ///
+    /// What was taken goes back into the block that it was taken from, or nowhere. That block may
+    /// have been replaced meanwhile: it is counted as lent no more, refunds of others may have
+    /// filled its place, and in the stock of the next one the tokens would be there twice.
+    pub(super) fn put_back(&mut self, member: &MemberTake<'_>, number: u64, terms: &Terms<'_>) {
         if !self.is_about(member.limits) {
             return;
         }
         self.unreported.grants -= 1;
+        self.unreported.used_at = self.unreported.used_at.max(terms.now);
         for take in member.takes {
             self.unreported.add(take.limit, take.amount.negated());
-            let block = self.block.as_mut().filter(|block| block.is_alive(terms));
+            let block = self.block.as_mut().filter(|block| block.number == number);
             let is_back = block.is_some_and(|block| {
                 let elapsed_ms = block.elapsed_ms(terms.now);
                 let refund = |stock: &mut Stock| refund(stock, take.amount, elapsed_ms, terms);
@@ -291,9 +302,9 @@ impl Cell {
         deltas: &[Delta],
         terms: &Terms<'_>,
     ) -> bool {
-        let is_free = self.is_about(limits) && !self.is_busy;
-        self.watch.note_refunds(if is_free { deltas } else { &[] });
-        let block = self.block.as_mut().filter(|block| is_free && block.is_good(terms));
+        let is_same = self.is_about(limits);
+        self.watch.note_refunds(if is_same { deltas } else { &[] });
+        let block = self.block.as_mut().filter(|block| is_same && block.is_good(terms));
         let Some(block) = block else { return false };
         let elapsed_ms = block.elapsed_ms(terms.now);
         let fits = |delta: &Delta| {
@@ -346,10 +357,11 @@ impl Cell {
         Some(member.takes.iter().map(usable).collect())
     }
 
-    /// The stock that could be spent when it was last looked at, by limit.
-    pub(super) fn shown(&self) -> Vec<(Limit, Milli)> {
-        let (Some(limits), Some(block)) = (&self.limits, &self.block) else { return Vec::new() };
-        let elapsed_ms = block.elapsed_ms(block.seen_at);
+    /// The stock that may be spent, by limit.
+    pub(super) fn shown(&self, terms: &Terms<'_>) -> Vec<(Limit, Milli)> {
+        let block = self.block.as_ref().filter(|block| block.is_alive(terms));
+        let (Some(limits), Some(block)) = (&self.limits, block) else { return Vec::new() };
+        let elapsed_ms = block.elapsed_ms(terms.now);
         let shown = |(limit, stock): &(u8, Stock)| {
             let limit = limits.limits.get(usize::from(*limit))?;
             Some((limit.clone(), stock.usable(elapsed_ms)))
@@ -445,8 +457,8 @@ impl Cell {
         let declared = (0_u8..).zip(limits.iter()).filter(|(index, _)| self.watch.has(*index));
         let horizon_ms = terms.options.horizon_ms(declared.map(|(_, limit)| limit))?;
         let elapsed_ms = terms.now.since(self.watch.since);
-        let has_block = self.block.is_some() || self.is_worth_it;
-        let size = terms.options.size(self.watch.requests, elapsed_ms, horizon_ms, has_block)?;
+        let size =
+            terms.options.size(self.watch.requests, elapsed_ms, horizon_ms, self.is_worth_it)?;
         Some((size, horizon_ms * 2))
     }
 
@@ -525,9 +537,11 @@ impl Cell {
             return stocked.provision.lots.is_empty();
         }
         self.is_worth_it = true;
+        self.blocks += 1;
         let lots = stocked.provision.lots.iter();
         self.block = Some(Block {
             stocks: lots.map(|lot| (lot.limit, Stock::new(lot, &stocked.bucket))).collect(),
+            number: self.blocks,
             bought_at: terms.now,
             ordered: purchase.ordered,
             seen_at: terms.now,

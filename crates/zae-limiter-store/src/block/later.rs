@@ -84,7 +84,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     pub(super) fn report_silent(&self, now: TimeMs) {
         let Some(behind) = self.shared.behind.get() else { return };
         let last = self.shared.looked_at.load(SeqCst);
-        if now.since(TimeMs(last)) < LOOK_EVERY_MS
+        // A clock that was set back must not end this until it has come so far again.
+        if (0..LOOK_EVERY_MS).contains(&now.since(TimeMs(last)))
             || self.shared.looked_at.compare_exchange(last, now.0, SeqCst, SeqCst).is_err()
         {
             return;
@@ -116,8 +117,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
 
     /// Waits for the order that is under way, if there is one; false when it takes too long.
     pub(super) async fn idle(&self, slot: &Slot) -> bool {
-        let mut done = std::pin::pin!(slot.done.notified());
-        done.as_mut().enable();
+        // Made before the cell is looked at: so it hears of everything that ends after that.
+        let done = std::pin::pin!(slot.done.notified());
         !slot.lock().is_busy() || self.ends(done).await
     }
 

@@ -12,6 +12,8 @@ use super::cell::{CLOCK_BACK_MAX_MS, Terms};
 pub(super) struct Block {
     /// By limit, in the order of the lots.
     pub(super) stocks: SmallVec<[(u8, Stock); 2]>,
+    /// Which one of its bucket, in this process.
+    pub(super) number: u64,
     pub(super) bought_at: TimeMs,
     /// When the order was made, by a clock that is never set.
     pub(super) ordered: Option<Duration>,

@@ -19,6 +19,8 @@ mod stats;
 mod table;
 mod take;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod views;
 
 use std::collections::HashMap;
@@ -62,7 +64,8 @@ struct Shared {
     stats: Stats,
     /// Counts administration by this process: blocks of before are not spent.
     epoch: AtomicU64,
-    /// The latest time that a request had.
+    /// The time of the last request. Not the latest one: a clock that was ahead for a moment would
+    /// have every bucket that is looked at refilled for the time in between, each time.
     seen_at: AtomicI64,
     tables: Mutex<HashMap<Option<NamespaceId>, Arc<Table>>>,
     /// Ages blocks by a time that is never set.

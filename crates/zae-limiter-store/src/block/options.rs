@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use zae_limiter_core::{LENT_MAX_MS, Limit};
+use zae_limiter_core::Limit;
 
 use crate::StoreError;
 
@@ -97,7 +97,7 @@ impl LocalBlocks {
         });
         let part_ms = fill_ms.min()? / FILL_PART;
         let horizon_ms = i64::try_from(self.horizon.as_millis()).unwrap_or(i64::MAX);
-        Some(part_ms.min(horizon_ms).min(LENT_MAX_MS / 2)).filter(|ms| *ms >= SHORTEST_MS)
+        Some(part_ms.min(horizon_ms)).filter(|ms| *ms >= SHORTEST_MS)
     }
 
     /// For how many requests to buy: `seen` requests came in `elapsed_ms`. `None` for no block.

@@ -25,6 +25,8 @@ struct Found {
     limit: u8,
     /// Before the order took anything.
     balance: Milli,
+    /// What the order has left: what it lent is stock now.
+    left: Milli,
     /// Refill comes on top from here on.
     since: TimeMs,
     /// There was less than refills while a block is for, or the order was refused.
@@ -56,7 +58,7 @@ impl Pace {
         let passed = terms.moment.zip(self.moment).map(|(now, at)| now.saturating_sub(at));
         let passed_ms = passed.map_or(0, |passed| i64::try_from(passed.as_millis()).unwrap_or(0));
         let is_back = self.at.since(terms.now) > CLOCK_BACK_MAX_MS;
-        let left_ms = self.gap_ms - passed_ms.max(terms.now.since(self.at)).max(0);
+        let left_ms = self.gap_ms - passed_ms.max(terms.now.since(self.at));
         Some(left_ms).filter(|left| *left > 0 && !is_back && self.epoch == terms.epoch)
     }
 
@@ -68,13 +70,13 @@ impl Pace {
 impl Found {
     /// What is there now, if nobody has taken of it.
     fn balance_at(&self, params: LimitParams, now: TimeMs) -> Milli {
-        let gained = params.accrual(now.since(self.since).max(0), 0).0;
-        self.balance.saturating_add(Milli(gained)).min(params.full())
+        let gained = params.accrual(now.since(self.since), 0).0;
+        self.left.saturating_add(Milli(gained)).min(params.full())
     }
 
     /// How long until a request passes that has `stock`: not shorter than the store would say.
     fn wait_ms(&self, params: LimitParams, amount: Milli, stock: Milli, now: TimeMs) -> i64 {
-        let lacks = amount.saturating_sub(stock).saturating_sub(self.balance);
+        let lacks = amount.saturating_sub(stock).saturating_sub(self.left);
         self.since.plus_ms(params.time_to_gain_ms(lacks.0)).since(now).max(0)
     }
 }
@@ -99,7 +101,7 @@ impl Cell {
             let given = given.map_or(Milli::ZERO, |lot| lot.given);
             let left = stocked.bucket.limits()[usize::from(line.limit)].balance;
             let balance = left.saturating_add(given).saturating_add(line.least);
-            Found { limit: line.limit, balance, since, is_scarce: false }
+            Found { limit: line.limit, balance, left, since, is_scarce: false }
         });
         self.pace(purchase, found.collect(), terms);
     }
@@ -121,7 +123,8 @@ impl Cell {
             });
             let since = terms.now.plus_ms(behind_ms.max(0));
             let is_scarce = report.wait != Wait::None;
-            Found { limit: line.limit, balance: report.balance, since, is_scarce }
+            let (limit, balance) = (line.limit, report.balance);
+            Found { limit, balance, left: balance, since, is_scarce }
         });
         self.pace(purchase, found.collect(), terms);
     }
@@ -181,7 +184,7 @@ impl Cell {
             let params = limits.get(usize::from(take.limit))?.params();
             let found = pace.found(take.limit)?;
             // What is too large for the limit is for the store to refuse.
-            if take.amount > params.full() || take.amount.is_negative() {
+            if take.amount > params.full() {
                 return None;
             }
             is_paced |= found.is_scarce && self.lacks(take, terms);
@@ -198,7 +201,7 @@ impl Cell {
             if found.is_scarce && self.lacks(take, terms) {
                 wait_ms = wait_ms.max(left_ms);
                 // What has refilled since is there for everybody.
-                balance = found.balance.min(Milli::ZERO).saturating_add(stock);
+                balance = found.left.min(Milli::ZERO).saturating_add(stock);
             }
             let wait = match u64::try_from(wait_ms) {
                 Ok(wait_ms @ 1..) => Wait::After(WaitMs::at_least_one(wait_ms)),

@@ -35,7 +35,7 @@ enum Served {
 struct Reserved<'a, S: Store + ?Sized + 'static> {
     store: &'a BlockStore<S>,
     now: TimeMs,
-    taken: SmallVec<[(&'a MemberTake<'a>, Arc<Slot>); 4]>,
+    taken: SmallVec<[(&'a MemberTake<'a>, Arc<Slot>, u64); 4]>,
 }
 
 impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
@@ -45,8 +45,8 @@ impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
             return;
         }
         let terms = self.store.terms(self.now);
-        for (member, slot) in self.taken.drain(..) {
-            slot.lock().put_back(member, &terms);
+        for (member, slot, number) in self.taken.drain(..) {
+            slot.lock().put_back(member, number, &terms);
         }
     }
 }
@@ -54,8 +54,8 @@ impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
 impl<S: Store + ?Sized + 'static> BlockStore<S> {
     fn sees(&self, now: TimeMs) {
         // Most requests of a millisecond are not its first.
-        if self.shared.seen_at.load(SeqCst) < now.0 {
-            self.shared.seen_at.fetch_max(now.0, SeqCst);
+        if self.shared.seen_at.load(SeqCst) != now.0 {
+            self.shared.seen_at.store(now.0, SeqCst);
         }
     }
 
@@ -79,14 +79,9 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         let terms = self.hasty_terms(now);
         let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
         for (number, member) in (0_u8..).zip(members) {
-            if member.is_unlimited() {
-                return None;
-            }
             let slot = self.table.find(member.entity, member.resource)?;
-            if !slot.lock().take((number, member), &terms, &mut grant.reports) {
-                return None;
-            }
-            reserved.taken.push((member, slot));
+            let block = slot.lock().take((number, member), &terms, &mut grant.reports)?;
+            reserved.taken.push((member, slot, block));
         }
         reserved.taken.clear();
         self.shared.stats.granted();
@@ -95,13 +90,10 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
 
     /// The same of a request with one member: nothing has to be put back.
     fn take_alone(&self, member: &MemberTake<'_>, now: TimeMs, grant: &mut Grant) -> AtOnce {
-        if member.is_unlimited() {
-            return AtOnce::NotYet;
-        }
         let terms = self.hasty_terms(now);
         let answer = self.table.at(member.entity, member.resource, |slot| {
             let mut cell = slot.lock();
-            if cell.take((0, member), &terms, &mut grant.reports) {
+            if cell.take((0, member), &terms, &mut grant.reports).is_some() {
                 self.shared.stats.granted();
                 return AtOnce::Granted;
             }
@@ -277,17 +269,17 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         // An order before the chain is granted would take although it may be refused.
         let mut may_order = is_alone;
         for look in 0..LOOKS_MAX {
-            let mut done = pin!(slot.done.notified());
-            done.as_mut().enable();
+            // Made before the cell is looked at: so it hears of everything that ends after that.
+            let done = pin!(slot.done.notified());
             let terms = Terms { is_alone, may_order, is_new: look == 0, ..self.terms(now) };
             let next = slot.lock().next(member, &terms);
             match next {
-                Next::Taken(reports) => {
+                Next::Taken(taken) => {
                     if is_alone {
                         self.shared.stats.granted();
                     }
-                    reserved.taken.push((member, Arc::clone(&slot)));
-                    return Ok(Served::Granted(reports));
+                    reserved.taken.push((member, Arc::clone(&slot), taken.number));
+                    return Ok(Served::Granted(taken.reports));
                 }
                 Next::Refused(paced) => return Ok(Served::Answered(refused(paced))),
                 Next::Exact => return Ok(Served::Exact),
@@ -319,7 +311,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     ) -> Result<Option<ConsumeOutcome>, StoreError> {
         let stats = &self.shared.stats;
         let (own, back) = (purchase.own_sum(), purchase.ending.back);
-        let trip = Trip::begin(slot, stats, own.saturating_add(back));
+        let grants = purchase.ending.report.grants;
+        let trip = Trip::begin(slot, stats, own.saturating_add(back), grants);
         stats.ordered();
         let order = Order {
             entity: member.entity,
@@ -339,10 +332,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 trip.end();
                 return Err(error);
             }
-            Err(error) => {
-                stats.use_lost(purchase.ending.report.grants);
-                return Err(error);
-            }
+            Err(error) => return Err(error),
         };
         let outcome = match answer {
             Provisioned::Granted(stocked) => {
@@ -387,8 +377,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                     Some(LimitReport { member: 0, balance, requested: take.amount, ..*report })
                 };
                 let mine: Reports = member.takes.iter().filter_map(mine).collect();
-                let is_mine =
-                    purchase.serves && mine.iter().any(|report| report.wait != Wait::None);
+                let is_mine = mine.iter().any(|report| report.wait != Wait::None);
                 let mut cell = slot.lock();
                 cell.pace_after_refusal(&purchase, &reports, &self.terms(now));
                 let faded = cell.refused(purchase);

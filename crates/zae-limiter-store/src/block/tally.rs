@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 use zae_limiter_core::{Milli, TimeMs};
 
+use super::cell::CLOCK_BACK_MAX_MS;
 use super::options::REQUESTS_MIN;
 use crate::{Delta, MemberTake};
 
@@ -36,8 +37,8 @@ impl Watch {
     }
 
     pub(super) fn note(&mut self, member: &MemberTake<'_>, now: TimeMs) {
-        const WINDOW_MS: i64 = 1_000;
-        if now.since(self.since) > WINDOW_MS && self.is_slow(now) {
+        // A clock that was set back says nothing about the time that has passed.
+        if self.is_slow(now) || self.since.since(now) > CLOCK_BACK_MAX_MS {
             *self = Watch::since(now);
         }
         self.requests = self.requests.saturating_add(1);

@@ -10,13 +10,15 @@ use super::cell::Ending;
 use super::table::{Key, Slot};
 use crate::{BucketView, Page, Store, UsageQuery};
 
-/// A return or an order that is under way. Dropped early, its stock is lost: nobody knows whether
-/// the store has it.
+/// A return or an order that is under way. Dropped early, its stock and its report are lost: nobody
+/// knows whether the store has them.
 pub(super) struct Trip<'a> {
     pub(super) slot: &'a Slot,
     pub(super) stats: &'a super::stats::Stats,
     /// The stock that is on its way.
     pub(super) travelling: Milli,
+    /// The requests that it reports.
+    grants: u32,
     is_over: bool,
 }
 
@@ -25,9 +27,10 @@ impl<'a> Trip<'a> {
         slot: &'a Slot,
         stats: &'a super::stats::Stats,
         travelling: Milli,
+        grants: u32,
     ) -> Trip<'a> {
         stats.travels(travelling);
-        Trip { slot, stats, travelling, is_over: false }
+        Trip { slot, stats, travelling, grants, is_over: false }
     }
 
     /// Says what became of the stock, and lets others go on.
@@ -41,6 +44,7 @@ impl Drop for Trip<'_> {
         self.stats.travels(self.travelling.negated());
         if !self.is_over {
             self.stats.lost(self.travelling);
+            self.stats.use_lost(self.grants);
             self.slot.lock().ended();
         }
         self.slot.done.notify_waiters();
@@ -81,7 +85,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     pub(super) async fn report_all(&self, is_meant: impl Fn(&Key) -> bool) {
         for (key, slot) in self.table.slots(is_meant) {
             self.idle(&slot).await;
-            let now = TimeMs(self.shared.seen_at.load(SeqCst));
+            let now = self.time();
             let ending = {
                 let mut cell = slot.lock();
                 if cell.is_busy() {
@@ -104,7 +108,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// Gives back and reports; the cell is busy until then.
     pub(super) async fn bring_back(&self, key: &Key, slot: &Slot, ending: Ending, now: TimeMs) {
         let stats = &self.shared.stats;
-        let trip = Trip::begin(slot, stats, ending.back);
+        let trip = Trip::begin(slot, stats, ending.back, ending.report.grants);
         if !ending.report.is_empty() {
             let settled = self.inner.settle(&key.entity, &key.resource, &ending.report, now).await;
             match settled {
@@ -114,7 +118,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                     slot.lock().restore(ending);
                     return trip.end();
                 }
-                Err(_) => return stats.use_lost(ending.report.grants),
+                Err(_) => return,
             }
         }
         stats.returned(ending.back);
@@ -122,12 +126,18 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         trip.end();
     }
 
+    /// What time it is; without a clock, by the last request.
+    fn time(&self) -> TimeMs {
+        let seen_at = || TimeMs(self.shared.seen_at.load(SeqCst));
+        self.shared.clock.as_ref().map_or_else(seen_at, |clock| clock.now())
+    }
+
     /// The same page, with the stock of this process in its buckets, as if it had never been lent.
     pub(super) fn with_stock(&self, mut page: Page<BucketView>) -> Page<BucketView> {
         for view in &mut page.items {
             let Some(slot) = self.table.find(&view.entity, &view.resource) else { continue };
             view.state.restore_loans(None);
-            for (limit, stock) in slot.lock().shown() {
+            for (limit, stock) in slot.lock().shown(&self.terms(self.time())) {
                 view.state.show_stock(limit.name(), stock);
             }
         }

@@ -1,6 +1,7 @@
 //! Local blocks on a store in memory: what they cost, what they keep, and what others see.
 
 mod guards;
+mod overlap;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -253,15 +254,16 @@ async fn a_return_and_an_order_that_were_not_written_change_nothing() {
             false => Fault::None,
         };
         let store = MemoryStore::new();
-        let process = Process::with(&store, "x:1/sec:100", LocalBlocks::eager(), fault);
+        let process = Process::with(&store, "x:10/sec:100", LocalBlocks::eager(), fault);
         assert!(matches!(process.ask("key", 5, 0).await, ConsumeOutcome::Granted(_)));
         assert!(matches!(process.ask("key", 5, 0).await, ConsumeOutcome::Granted(_)));
+        // What refill has reached by now counts as faded when it is gone, and not before.
         let before = process.blocks.stats();
         is_down.store(1, SeqCst);
         if operation == "settle" {
-            process.blocks.give_back(TimeMs(BEGIN)).await;
+            process.blocks.give_back(TimeMs(BEGIN + 1_400)).await;
         } else {
-            assert!(process.try_ask("key", 16, 0).await.is_err());
+            assert!(process.try_ask("key", 16, 1_400).await.is_err());
         }
         let after = process.blocks.stats();
         assert_eq!((after.held, after.faded, after.lost), (before.held, before.faded, before.lost));

@@ -179,6 +179,35 @@ async fn a_chain_does_not_wait_for_the_blocks_that_it_buys() {
         tokio::task::yield_now().await;
     }
     assert!(granted > 1, "the requests go on");
+    // What hangs behind them has an end, so that it does not keep the settler from other work.
+    clock.advance(Duration::from_secs(31));
+    assert_eq!(limiter.drain().await.pending, 0);
+}
+
+/// Stock that cannot be given back is lost, and nobody waits for it for ever.
+#[tokio::test]
+async fn closing_ends_although_no_stock_can_be_given_back() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::new(START));
+    let hanging = FaultStore::new(Arc::new(store.clone()), |operation: &'static str| {
+        if operation == "settle" { Fault::Hang } else { Fault::None }
+    });
+    let builder = RateLimiter::builder(hanging).clock(clock.clone());
+    let limiter = builder.local_blocks(LocalBlocks::default()).build().unwrap();
+    limiter.set_limits(&Level::System, limits(&["rpm:60000/min"])).await.unwrap();
+    warm_up(&limiter, &clock, "key").await;
+    assert!(limiter.blocks().unwrap().held.0 > 0);
+    let mut closing = Box::pin(limiter.close());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while limiter.blocks().unwrap().lost.0 == 0 {
+        assert!(closing.as_mut().poll(&mut context).is_pending());
+        clock.advance(Duration::from_secs(60));
+        if closing.as_mut().poll(&mut context).is_ready() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let stats = limiter.blocks().unwrap();
+    assert_eq!((stats.held.0, stats.missing().0, stats.use_lost), (0, 0, 1), "{stats:?}");
 }
 
 /// The same way back: once it has a block, a chain is served from it.

@@ -1,5 +1,7 @@
 //! Single moments of lending: what lands, what is pinned, and what is left to a take.
 
+mod returns;
+
 use std::sync::Arc;
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -429,7 +431,8 @@ async fn a_bucket_that_is_not_as_it_should_be_does_not_lend() {
     let mut bank = Bank::new().await;
     let now = bank.rig.clock.now().0;
     let whole = bank.item();
-    let cases: [(&str, Option<AttributeValue>); 6] = [
+    let cases: [(&str, Option<AttributeValue>); 7] = [
+        ("sched", Some(AttributeValue::S("weekly".to_owned()))),
         ("disabled", Some(AttributeValue::Bool(true))),
         ("vu", Some(number(now))),
         ("ret", Some(AttributeValue::Ss(vec!["x".to_owned()]))),

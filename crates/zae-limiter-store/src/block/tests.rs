@@ -1,0 +1,203 @@
+//! Guards of a cell that only two requests at once could show (`docs/guards.md`).
+
+use zae_limiter_core::{
+    BucketState, ConfigStamp, EntityId, Limit, LimitSource, Milli, Reports, ResourceName, Take,
+    TimeMs, assess,
+};
+
+use super::cell::{Cell, Next, Purchase, Terms};
+use super::options::LocalBlocks;
+use super::stats::Stats;
+use crate::{LimitsInForce, MemberTake, SeededEntropy, Stocked};
+
+/// A cell and its bucket.
+struct Rig {
+    cell: Cell,
+    bucket: BucketState,
+    limits: LimitsInForce,
+    options: LocalBlocks,
+    stats: Stats,
+    entropy: SeededEntropy,
+    names: (EntityId, ResourceName),
+}
+
+fn tokens(amount: i64) -> [Take; 1] {
+    [Take { limit: 0, amount: Milli(amount * 1_000) }]
+}
+
+impl Rig {
+    fn new(limit: &str, options: LocalBlocks) -> Rig {
+        let limits: Vec<Limit> = vec![limit.parse().expect("a limit")];
+        Rig {
+            cell: Cell::default(),
+            bucket: BucketState::full(&limits, ConfigStamp(0), TimeMs(0)),
+            limits: LimitsInForce::new(limits, LimitSource::System),
+            options,
+            stats: Stats::default(),
+            entropy: SeededEntropy::new(1),
+            names: ("key".parse().expect("an id"), "gpt-4".parse().expect("a resource")),
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        takes: &[Take],
+        now_ms: i64,
+        act: impl FnOnce(&mut Cell, &MemberTake<'_>, &Terms<'_>) -> T,
+    ) -> T {
+        let member = MemberTake {
+            entity: &self.names.0,
+            resource: &self.names.1,
+            limits: &self.limits,
+            takes,
+            absent: &[],
+        };
+        let terms = Terms {
+            options: &self.options,
+            stats: &self.stats,
+            entropy: &self.entropy,
+            epoch: 0,
+            now: TimeMs(now_ms),
+            moment: None,
+            is_alone: true,
+            may_order: true,
+            is_new: true,
+        };
+        act(&mut self.cell, &member, &terms)
+    }
+
+    fn order(&mut self, amount: i64, now_ms: i64) -> Purchase {
+        match self.with(&tokens(amount), now_ms, |cell, member, terms| cell.next(member, terms)) {
+            Next::Order(purchase) => *purchase,
+            _ => panic!("{amount} tokens are not ordered"),
+        }
+    }
+
+    /// Makes an order.
+    fn buy(&mut self, amount: i64, now_ms: i64) {
+        let purchase = self.order(amount, now_ms);
+        let report = &purchase.ending.report;
+        let now = TimeMs(now_ms);
+        let provision = self.bucket.provision(&purchase.lines, report, true, purchase.age_ms, now);
+        let stocked = Stocked { provision, bucket: self.bucket.clone() };
+        assert!(self.with(&[], now_ms, |cell, _, terms| cell.stocked(&purchase, &stocked, terms)));
+    }
+
+    /// Takes from stock; which block it was.
+    fn take(&mut self, amount: i64, now_ms: i64) -> Option<u64> {
+        self.with(&tokens(amount), now_ms, |cell, member, terms| {
+            cell.take((0, member), terms, &mut Reports::new())
+        })
+    }
+}
+
+/// What was used while a report was under way that is then not written: all of it is reported.
+#[test]
+fn use_beside_a_report_that_is_not_written_is_kept() {
+    let mut rig = Rig::new("x:1/sec:100", LocalBlocks::eager());
+    rig.buy(5, 0);
+    assert!(rig.take(1, 10).is_some());
+    let ending = rig.with(&[], 20, |cell, _, terms| cell.end_use(terms));
+    assert!(rig.take(2, 30).is_some(), "the block is there");
+    rig.cell.restore(ending);
+    let report = rig.with(&[], 40, |cell, _, terms| cell.end_use(terms)).report;
+    assert_eq!(
+        (report.grants, report.lines[0].used, report.used_at),
+        (2, Milli(3_000), TimeMs(30))
+    );
+}
+
+/// A refused chain puts back while an order is under way that is not written either.
+#[test]
+fn what_is_put_back_beside_an_order_is_not_reported() {
+    let mut rig = Rig::new("x:1/sec:100", LocalBlocks::eager());
+    rig.buy(5, 0);
+    let number = rig.take(1, 10).expect("stock");
+    assert!(rig.take(1, 10).is_some());
+    let purchase = rig.order(50, 20);
+    rig.with(&tokens(1), 30, |cell, member, terms| cell.put_back(member, number, terms));
+    // Alone it would be reported by the time of nothing, and take the bucket back to that.
+    rig.cell.refused(purchase);
+    let report = rig.with(&[], 40, |cell, _, terms| cell.end_use(terms)).report;
+    assert_eq!((report.grants, report.lines[0].used), (1, Milli(1_000)));
+    rig.cell.ended();
+    rig.with(&tokens(1), 50, |cell, member, terms| cell.put_back(member, number, terms));
+    let report = rig.with(&[], 60, |cell, _, terms| cell.end_use(terms)).report;
+    assert_eq!((report.lines[0].used, report.used_at), (Milli(-1_000), TimeMs(50)));
+}
+
+/// A clock that goes back a little reports by its own time: use to come would count in the hour
+/// that is over.
+#[test]
+fn use_is_not_later_than_its_report() {
+    let mut rig = Rig::new("x:1/sec:100", LocalBlocks::eager());
+    rig.buy(5, 0);
+    assert!(rig.take(1, 1_000).is_some());
+    let report = rig.with(&[], 950, |cell, _, terms| cell.end_use(terms)).report;
+    assert_eq!(report.used_at, TimeMs(950));
+}
+
+/// A bucket that was found in debt when its stock was bought is for the store to decide, also for
+/// who takes nothing.
+#[test]
+fn stock_of_a_bucket_in_debt_serves_nobody() {
+    for debt in [0, 200] {
+        let mut rig = Rig::new("x:1/day:100", LocalBlocks::eager());
+        let purchase = rig.order(5, 0);
+        let report = &purchase.ending.report;
+        let provision =
+            rig.bucket.provision(&purchase.lines, report, true, purchase.age_ms, TimeMs(0));
+        // Others have charged it since, and the store tells what there is now.
+        let limit = rig.limits.limits[0].clone();
+        rig.bucket.adjust(&limit, Milli(debt * 1_000), TimeMs(0));
+        let stocked = Stocked { provision, bucket: rig.bucket.clone() };
+        assert!(rig.with(&[], 0, |cell, _, terms| cell.stocked(&purchase, &stocked, terms)));
+        assert_eq!(rig.take(0, 10).is_some(), debt == 0);
+    }
+}
+
+/// While a return is under way the stock is with it: a refusal would not know of it.
+#[test]
+fn nobody_is_refused_while_a_return_is_under_way() {
+    let mut rig = Rig::new("x:100/sec:6000", LocalBlocks::default());
+    rig.bucket.take(&tokens(5_960), TimeMs(0));
+    for number in 0..8 {
+        rig.with(&tokens(1), number * 5, |cell, member, terms| {
+            if number < 7 {
+                assert!(!matches!(cell.next(member, terms), Next::Order(_)));
+            }
+        });
+    }
+    rig.buy(1, 40);
+    let paced = rig.with(&tokens(30), 45, |cell, member, terms| cell.paced(member, terms));
+    assert!(paced.is_some(), "it is scarce");
+    let ending = rig.with(&[], 50, |cell, _, terms| cell.end(terms));
+    let paced = rig.with(&tokens(1), 55, |cell, member, terms| cell.paced(member, terms));
+    assert!(paced.is_none());
+    rig.cell.restore(ending);
+}
+
+/// Stock that is too old shortens no wait.
+#[test]
+fn a_pause_counts_no_stock_that_is_too_old() {
+    let mut rig = Rig::new("x:100/day:6000", LocalBlocks::default());
+    rig.bucket.take(&tokens(5_900), TimeMs(0));
+    for number in 0..7 {
+        rig.with(&tokens(1), number * 5, |cell, member, terms| drop(cell.next(member, terms)));
+    }
+    rig.buy(1, 40);
+    for number in 0..6 {
+        assert!(rig.take(1, 1_500 + number).is_some(), "{number}");
+    }
+    let purchase = rig.order(120, 1_600);
+    let takes: Vec<Take> =
+        purchase.lines.iter().map(|line| Take { limit: line.limit, amount: line.least }).collect();
+    let reports = assess(std::iter::once((&rig.bucket, &takes[..])), TimeMs(1_600));
+    rig.with(&[], 1_600, |cell, _, terms| cell.pace_after_refusal(&purchase, &reports, terms));
+    rig.cell.refused(purchase);
+    for (now_ms, has_stock) in [(1_700, true), (2_200, false)] {
+        let paced = rig.with(&tokens(120), now_ms, |cell, member, terms| cell.paced(member, terms));
+        let balance = paced.expect("the next visit has not come").reports[0].balance;
+        assert_eq!(balance > Milli::ZERO, has_stock, "after {now_ms} ms");
+    }
+}
