@@ -100,7 +100,7 @@ fn all(sandbox: &Sandbox, lines: &[(&str, End)]) {
             Works => shown.starts_with("exit 0\n"),
             GoesOn => shown.starts_with("exit 0\n") && shown.contains("stopped: "),
             NeedsAws => {
-                shown.starts_with("exit 1\n") && shown.contains(": AWS cannot be reached (")
+                shown.starts_with("exit 1\n") && shown.contains("no AWS credentials found")
             }
             NeedsStack => shown.starts_with("exit 1\n") && shown.contains(" has no CloudFormation"),
         };
