@@ -314,9 +314,9 @@ fn silent(place: &DynamoPlace, settings: &Settings) -> Failure {
         Some(url) if is_local(url) && is_engine(url) => {
             failure.hint("`zae-limiter local status` says whether the local engine hangs")
         }
-        Some(url) if is_local(url) => {
-            failure.hint("check --endpoint-url: the local engine does not listen there")
-        }
+        Some(url) if is_local(url) => failure.hint(
+            "check --endpoint-url: the engine that `zae-limiter local status` shows is not there",
+        ),
         _ => failure.hint(hint(place)),
     }
 }
