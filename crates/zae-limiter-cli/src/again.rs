@@ -48,15 +48,22 @@ impl Again {
     }
 
     /// A text of the library, which names commands and knows no flags, with the flags in each
-    /// command.
+    /// command. One that names its stack keeps it.
     pub(crate) fn completed(&self, text: &str) -> String {
         let start = format!("`{PROGRAM} ");
         let mut parts = text.split(&start);
         let mut completed = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let command = part.split([' ', '`']).next().unwrap_or_default();
+            let line = part.split('`').next().unwrap_or_default();
+            let command = line.split(' ').next().unwrap_or_default();
+            let mut flags = self.flags(command);
+            if let (true, Some(at)) =
+                (line.contains(" --name "), flags.iter().position(|flag| *flag == "--name"))
+            {
+                flags.drain(at..at + 2);
+            }
             completed.push_str(&start);
-            completed.extend(self.flags(command).into_iter().map(|flag| quoted(flag) + " "));
+            completed.extend(flags.into_iter().map(|flag| quoted(flag) + " "));
             completed.push_str(part);
         }
         completed

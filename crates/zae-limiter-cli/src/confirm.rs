@@ -53,6 +53,8 @@ pub(crate) fn confirm_with(
         ));
         return Err(failure.hint("pass --yes if that is meant"));
     }
+    // Nobody waits for anything but the answer.
+    crate::patience::told();
     printer.ask(&question.asked());
     agreed(io::stdin().lock(), question)
 }

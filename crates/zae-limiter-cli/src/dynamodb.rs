@@ -58,6 +58,10 @@ pub(crate) fn prefer_local(settings: &mut Settings, environment: &Environment, p
             printer
                 .note(&format!("{stack} is a stack of the local engine at {endpoint}; AWS credentials, or --endpoint-url, choose another"));
             place.endpoint_url = Some(endpoint);
+            #[cfg(feature = "deploy")]
+            {
+                settings.services = None;
+            }
         }
         // It may have the stack, and cannot say so. That is told if the stack is not found
         // elsewhere.
@@ -196,7 +200,7 @@ pub(crate) async fn reach<T>(
     let failure = match within(work).await {
         Some(Ok(found)) => return Ok(found),
         Some(Err(error)) => told(place, settings, &error),
-        None => silent(place),
+        None => silent(place, settings),
     };
     Err(or_local(place, settings, failure).into())
 }
@@ -249,7 +253,7 @@ fn up(place: &DynamoPlace) -> String {
     Again::default().command(&words.collect::<Vec<_>>())
 }
 
-fn is_local(url: &str) -> bool {
+pub(crate) fn is_local(url: &str) -> bool {
     LOCAL.iter().any(|host| url.starts_with(host))
 }
 
@@ -298,13 +302,21 @@ fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failu
     }
 }
 
-fn silent(place: &DynamoPlace) -> Failure {
+fn silent(place: &DynamoPlace, settings: &Settings) -> Failure {
     let message = format!("the table did not answer within {}s", REACH_MAX.as_secs());
     let failure = Failure::of_kind(StoreErrorKind::Unavailable, message);
+    let engine = settings.engine_folder.as_ref().and_then(|folder| folder.state().ok().flatten());
+    let is_engine = |url: &str| {
+        let port = engine.as_ref().map(|state| format!(":{}", state.port));
+        port.is_some_and(|port| url.trim_end_matches('/').ends_with(&port))
+    };
     match &place.endpoint_url {
-        Some(url) if is_local(url) => {
+        Some(url) if is_local(url) && is_engine(url) => {
             failure.hint("`zae-limiter local status` says whether the local engine hangs")
         }
+        Some(url) if is_local(url) => failure.hint(
+            "check --endpoint-url: the engine that `zae-limiter local status` shows is not there",
+        ),
         _ => failure.hint(hint(place)),
     }
 }
@@ -332,7 +344,7 @@ fn told(place: &DynamoPlace, settings: &Settings, error: &StoreError) -> Failure
     }
 }
 
-fn no_credentials(place: &DynamoPlace, settings: &Settings) -> Failure {
+pub(crate) fn no_credentials(place: &DynamoPlace, settings: &Settings) -> Failure {
     let local = match settings.knows_aws {
         true => "for the local engine, `eval \"$(zae-limiter local env)\"` sets what is needed"
             .to_owned(),

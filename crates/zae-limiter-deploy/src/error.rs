@@ -65,6 +65,30 @@ pub enum DeployError {
         /// The stack.
         stack: String,
     },
+    /// The options would take the protection of the table away without a word of it.
+    #[error(
+        "the table of stack {stack} is protected from being deleted, and the options are silent about that"
+    )]
+    Unprotects {
+        /// The stack.
+        stack: String,
+    },
+    /// The function of a newer release serves the table.
+    #[error("stack {stack} has the function of release {function}, and this is release {}", env!("CARGO_PKG_VERSION"))]
+    Newer {
+        /// The stack.
+        stack: String,
+        /// The release of its function.
+        function: String,
+    },
+    /// The table has a function, and so a stack, which is not where CloudFormation was asked for.
+    #[error("the table of stack {stack} has a function, and {endpoint} has no CloudFormation")]
+    Elsewhere {
+        /// The stack.
+        stack: String,
+        /// The endpoint.
+        endpoint: String,
+    },
     /// The termination protection of the stack is on.
     #[error("stack {stack} is protected from being deleted")]
     Kept {
@@ -138,6 +162,10 @@ impl DeployError {
                     "CloudFormation must first go back: repair what the events name, then `aws cloudformation continue-update-rollback --stack-name {stack}`"
                 )
             }
+            // Only a change without roll-back ends there.
+            DeployError::StackFailed { stack, status, .. } if status == "UPDATE_FAILED" => format!(
+                "CloudFormation must first go back: `aws cloudformation rollback-stack --stack-name {stack}`, then deploy again"
+            ),
             DeployError::StackFailed { .. } => {
                 "repair what the events name, then run the same command again".to_owned()
             }
@@ -155,25 +183,36 @@ impl DeployError {
             DeployError::NotOurs { stack, .. } => format!(
                 "its table can be used as it is (`--name {stack}`), and `zae-limiter aggregate --name {stack}` counts its usage; deploy under another name to have a stack of ours"
             ),
-            DeployError::LosesData { .. } => {
-                "--allow-data-loss does it all the same; back up the table first".to_owned()
+            DeployError::LosesData { changes, .. } => {
+                let is_table = changes.iter().any(|change| change.kind == "AWS::DynamoDB::Table");
+                let what = if is_table { "back up the table" } else { "save what is in it" };
+                format!("--allow-data-loss does it all the same; {what} first")
             }
             DeployError::Protected { stack } => format!(
                 "`zae-limiter deploy --name {stack} --no-deletion-protection` takes the protection away; give the other options of the stack, too"
             ),
+            DeployError::Unprotects { .. } => {
+                "--enable-deletion-protection keeps the protection, --no-deletion-protection takes it away".to_owned()
+            }
+            DeployError::Newer { .. } => {
+                "use that release or a later one; deploy --allow-downgrade and upgrade --force put the function of this release in its place".to_owned()
+            }
+            DeployError::Elsewhere { .. } => {
+                "check --endpoint-url, AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_CLOUDFORMATION: the stack is where its CloudFormation is".to_owned()
+            }
             DeployError::Kept { stack } => format!(
                 "`aws cloudformation update-termination-protection --no-enable-termination-protection --stack-name {stack}` takes the protection away"
             ),
             DeployError::Foreign { .. } => {
                 "move them elsewhere, then run the same command again".to_owned()
             }
-            DeployError::Unreachable { message, .. } if message.contains("credentials") => {
+            _ if self.lacks_credentials() => {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned()
             }
             DeployError::Unreachable { .. } => {
                 "check the network, --region and --endpoint-url".to_owned()
             }
-            DeployError::Aws { code: Some(code), .. } if code.contains("AccessDenied") => {
+            _ if self.is_denied() => {
                 "the caller lacks a permission; docs/deploy.md lists those of deploying".to_owned()
             }
             _ => return None,
@@ -182,9 +221,36 @@ impl DeployError {
 }
 
 impl DeployError {
+    /// Whether there was nobody to ask AWS as, or nobody that AWS knows.
+    #[must_use]
+    pub fn lacks_credentials(&self) -> bool {
+        const UNKNOWN: [&str; 4] =
+            ["InvalidClientTokenId", "UnrecognizedClient", "SignatureDoesNotMatch", "ExpiredToken"];
+        match self {
+            DeployError::Unreachable { message, .. } => message.contains("credentials"),
+            DeployError::Aws { code: Some(code), .. } => {
+                UNKNOWN.iter().any(|word| code.contains(word))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether AWS does not let the caller do what was asked.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        const DENIED: [&str; 2] = ["AccessDenied", "UnauthorizedOperation"];
+        match self {
+            DeployError::Aws { code: Some(code), .. } => {
+                DENIED.iter().any(|word| code.contains(word))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the same request may be answered a moment later: nobody was reached, or AWS was too
     /// busy to answer.
-    pub(crate) fn is_passing(&self) -> bool {
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
         const BUSY: [&str; 5] = [
             "Throttl",
             "RequestLimitExceeded",
@@ -193,7 +259,7 @@ impl DeployError {
             "Internal",
         ];
         match self {
-            DeployError::Unreachable { message, .. } => !message.contains("credentials"),
+            DeployError::Unreachable { .. } => !self.lacks_credentials(),
             DeployError::Aws { code: Some(code), .. } => {
                 BUSY.iter().any(|word| code.contains(word))
             }

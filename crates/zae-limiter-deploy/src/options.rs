@@ -166,8 +166,9 @@ pub struct StackOptions {
     pub enable_tracing: bool,
     /// Days that point-in-time recovery reaches back; 35 when nothing is said.
     pub pitr_recovery_days: Option<u32>,
-    /// Whether the table refuses to be deleted.
-    pub enable_deletion_protection: bool,
+    /// Whether the table refuses to be deleted. When nothing is said it does not, and a stack whose
+    /// table does is not changed.
+    pub enable_deletion_protection: Option<bool>,
     /// Whether Contributor Insights shows the hottest keys.
     pub contributor_insights: bool,
     /// Whether alarms are made.
@@ -213,7 +214,7 @@ impl Default for StackOptions {
             log_retention_days: 30,
             enable_tracing: false,
             pitr_recovery_days: None,
-            enable_deletion_protection: false,
+            enable_deletion_protection: None,
             contributor_insights: false,
             enable_alarms: true,
             alarm_sns_topic: None,
@@ -287,8 +288,6 @@ impl StackOptions {
         log_retention_days: u32;
         /// Whether X-Ray traces the function.
         enable_tracing: bool;
-        /// Whether the table refuses to be deleted.
-        enable_deletion_protection: bool;
         /// Whether Contributor Insights shows the hottest keys of the table.
         contributor_insights: bool;
         /// Whether alarms are made.
@@ -322,6 +321,13 @@ impl StackOptions {
     #[must_use]
     pub fn pitr_recovery_days(mut self, days: u32) -> StackOptions {
         self.pitr_recovery_days = Some(days);
+        self
+    }
+
+    /// Whether the table refuses to be deleted.
+    #[must_use]
+    pub fn enable_deletion_protection(mut self, is_protected: bool) -> StackOptions {
+        self.enable_deletion_protection = Some(is_protected);
         self
     }
 
@@ -379,7 +385,7 @@ impl StackOptions {
     /// itself.
     pub fn check(&self, stack: &str) -> Result<(), OptionError> {
         zae_limiter_dynamodb::sdk::check_stack_name(stack)
-            .map_err(|error| OptionError::new("name", stack, error.to_string()))?;
+            .map_err(|error| OptionError::new("name", stack, error.message()))?;
         if self.has_aggregator() && stack.len() > STACK_CHARS_MAX {
             let problem = format!(
                 "has {} characters; use at most {STACK_CHARS_MAX}, since the function is called \
@@ -464,7 +470,10 @@ impl StackOptions {
                 "PITRRecoveryPeriodDays",
                 self.pitr_recovery_days.map_or(String::new(), |days| days.to_string()),
             ),
-            ("EnableDeletionProtection", bool_text(self.enable_deletion_protection)),
+            (
+                "EnableDeletionProtection",
+                bool_text(self.enable_deletion_protection.unwrap_or(false)),
+            ),
             ("EnableContributorInsights", bool_text(self.contributor_insights)),
             ("EnableAlarms", bool_text(self.enable_alarms)),
             ("AlarmSNSTopicArn", text(&self.alarm_sns_topic)),

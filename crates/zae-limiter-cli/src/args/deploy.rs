@@ -93,6 +93,9 @@ pub(crate) enum Archive {
     Empty,
 }
 
+/// How many days history is kept when nobody says it.
+const RETENTION_DAYS: u32 = 90;
+
 /// `deploy`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeployArgs {
@@ -100,13 +103,13 @@ pub(crate) struct DeployArgs {
     #[arg(long, value_name = "WINDOWS", default_value = "hourly,daily")]
     snapshot_windows: String,
 
-    /// Usage is kept for so many days
-    #[arg(long, value_name = "DAYS", default_value_t = 90)]
-    usage_retention_days: u32,
+    /// Usage is kept for so many days [default: 90; with --no-stack what is stored]
+    #[arg(long, value_name = "DAYS")]
+    usage_retention_days: Option<u32>,
 
-    /// Audit events are kept for so many days
-    #[arg(long, value_name = "DAYS", default_value_t = 90)]
-    audit_retention_days: u32,
+    /// Audit events are kept for so many days [default: 90; with --no-stack what is stored]
+    #[arg(long, value_name = "DAYS")]
+    audit_retention_days: Option<u32>,
 
     /// Count usage by a function (the default)
     #[arg(long, overrides_with = "no_aggregator")]
@@ -210,7 +213,7 @@ pub(crate) struct DeployArgs {
     /// Protect the table from being deleted
     #[arg(long, overrides_with = "no_deletion_protection")]
     enable_deletion_protection: bool,
-    /// Do not protect it (the default)
+    /// Do not protect it (the default), also when it was protected
     #[arg(long, overrides_with = "enable_deletion_protection")]
     no_deletion_protection: bool,
 
@@ -247,6 +250,10 @@ pub(crate) struct DeployArgs {
     #[arg(long)]
     pub(crate) allow_data_loss: bool,
 
+    /// The function of a newer release may be replaced by that of this one
+    #[arg(long)]
+    pub(crate) allow_downgrade: bool,
+
     /// Leave the stack to whoever made it, Terraform or CDK: only its table gets its version
     /// record, its namespaces and its retention
     #[arg(long, conflicts_with_all = ["allow_data_loss", "lambda_binary", "no_wait"])]
@@ -259,12 +266,18 @@ impl DeployArgs {
         self.enable_provisioner
     }
 
+    /// Whether what is stored of the retention of usage and of audit events stays.
+    pub(crate) fn keeps_retention(&self) -> (bool, bool) {
+        let stays = |days: Option<u32>| self.no_stack && days.is_none();
+        (stays(self.usage_retention_days), stays(self.audit_retention_days))
+    }
+
     /// The options of the stack; a wrong one is named.
     pub(crate) fn options(&self) -> Result<StackOptions, OptionError> {
         let mut options = StackOptions::new()
             .snapshot_windows_text(&self.snapshot_windows)?
-            .usage_retention_days(self.usage_retention_days)
-            .audit_retention_days(self.audit_retention_days)
+            .usage_retention_days(self.usage_retention_days.unwrap_or(RETENTION_DAYS))
+            .audit_retention_days(self.audit_retention_days.unwrap_or(RETENTION_DAYS))
             .enable_aggregator(!self.no_aggregator)
             .log_retention_days(self.log_retention_days)
             .lambda_timeout(self.lambda_timeout)
@@ -280,7 +293,6 @@ impl DeployArgs {
             .enable_tracing(self.enable_tracing)
             .create_iam_roles(self.create_iam_roles)
             .create_iam(!self.no_iam)
-            .enable_deletion_protection(self.enable_deletion_protection)
             .contributor_insights(self.contributor_insights)
             .architecture(match self.architecture {
                 Processor::X86_64 => Architecture::X86_64,
@@ -292,6 +304,9 @@ impl DeployArgs {
             })
             .shards_max(self.shards_max)
             .enable_folding(!self.keep_shards);
+        if self.enable_deletion_protection || self.no_deletion_protection {
+            options = options.enable_deletion_protection(self.enable_deletion_protection);
+        }
         if let Some(days) = self.pitr_recovery_days {
             options = options.pitr_recovery_days(days);
         }
@@ -314,6 +329,9 @@ impl DeployArgs {
             let Some((key, value)) = tag.split_once('=') else {
                 return Err(OptionError::new("tag", tag, "write it as key=value".to_owned()));
             };
+            if options.tags.contains_key(key) {
+                return Err(OptionError::new("tag", tag, "is the second value of this key"));
+            }
             options = options.tag(key, value);
         }
         Ok(options)

@@ -43,7 +43,7 @@ pub(super) const SYSTEM_SET_RETENTION: &str = examples!(
 #[cfg(feature = "deploy")]
 pub(super) const DEPLOY: &str = examples!(
     "deploy --name my-app --region eu-west-1",
-    "deploy --name my-app --enable-deletion-protection --alarm-sns-topic arn:aws:sns:eu-west-1:123456789012:ops",
+    "deploy --name my-app --region eu-west-1 --enable-deletion-protection --alarm-sns-topic arn:aws:sns:eu-west-1:123456789012:ops",
     "deploy --name my-app --permission-boundary PowerUserBoundary --role-name-format pb-{}-PowerUser",
     "deploy --name my-app --no-aggregator --no-wait",
     "deploy --name my-app --no-stack --namespace tenant-a",

@@ -1,10 +1,10 @@
 //! `delete`.
 
 use serde::Serialize;
-use zae_limiter::StoreError;
 use zae_limiter::dynamodb::sdk;
+use zae_limiter::{StoreError, StoreErrorKind};
 use zae_limiter_deploy::DeployError;
-use zae_limiter_deploy::stack::{Cloud, Kind, Removal};
+use zae_limiter_deploy::stack::{Kind, Removal};
 
 use super::shared::stacks::{Stacks, Teller};
 use crate::args::deploy::DeleteArgs;
@@ -24,15 +24,18 @@ struct Form {
 }
 
 pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeleteArgs) -> anyhow::Result<Exit> {
-    let cloud = Cloud::connect(stacks.builder().store()).await;
-    let cloud = cloud.map_err(|error| stacks.failure(error))?;
+    let cloud = stacks.cloud().await?;
     // A stack that is not there is an error before a question is asked about it.
     let found = cloud.describe(&stacks.stack).await;
-    let table_only = matches!(found, Err(DeployError::NoCloudFormation { .. }));
-    if !table_only {
-        found.map_err(|error| stacks.failure(error))?;
-    }
-    let what = format!("the stack {} with its table and everything in it", stacks.stack);
+    let table_only = match found {
+        Err(DeployError::NoCloudFormation { endpoint }) => {
+            check_table(stacks, endpoint).await?;
+            true
+        }
+        found => found.map(|_| false).map_err(|error| stacks.failure(error))?,
+    };
+    let (stack, at) = (&stacks.stack, stacks.whereabouts());
+    let what = format!("the stack {stack} in {at} with its table and everything in it");
     let question = Question { deed: "deletes", what: &what, name: &stacks.stack };
     confirm_with(stacks.printer, stacks.can_ask, &question, args.confirm)?;
     if table_only {
@@ -54,6 +57,30 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeleteArgs) -> anyhow::Resul
         stacks.printer.note(&format!("the archive of audit events stays in the bucket {bucket}"));
     }
     Ok(Exit::Ok)
+}
+
+/// A table that goes without a stack must be one of ours, and have none elsewhere.
+async fn check_table(stacks: &Stacks<'_>, endpoint: String) -> Result<(), Failure> {
+    let told = |error: StoreError| stacks.failure(error.into());
+    let operator = stacks.builder().store().operator().await.map_err(told)?;
+    let versions = match operator.versions().await {
+        Err(error) if error.kind() == StoreErrorKind::NotFound => {
+            return Err(Failure::not_found(format!("there is no table {}", stacks.stack)));
+        }
+        found => found.map_err(told)?,
+    };
+    match versions {
+        Some(versions) if versions.function.is_some() => {
+            let stack = stacks.stack.clone();
+            Err(stacks.failure(DeployError::Elsewhere { stack, endpoint }))
+        }
+        Some(_) => Ok(()),
+        None => {
+            let message = format!("the table {} has no version record of ours", stacks.stack);
+            let failure = Failure::of_kind(StoreErrorKind::Incompatible, message);
+            Err(failure.hint("it may be somebody else's: whoever made it deletes it"))
+        }
+    }
 }
 
 /// On an endpoint without CloudFormation there is nothing but the table.

@@ -34,6 +34,8 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeployArgs) -> anyhow::Resul
         .allow_data_loss(args.allow_data_loss)
         .leave_stack(args.no_stack)
         .wait(args.wait.waits())
+        .allow_downgrade(args.allow_downgrade)
+        .keep_retention(args.keeps_retention().0, args.keeps_retention().1)
         .namespace(stacks.namespace.as_str());
     if let Some(path) = &args.lambda_binary {
         builder = builder.lambda_binary(path);
@@ -50,8 +52,10 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeployArgs) -> anyhow::Resul
         );
     }
     if deployed.outcome == Outcome::Begun {
-        let again = stacks.command(&["deploy"]);
-        stacks.printer.note(&format!("CloudFormation is at work; {again} waits and finishes"));
+        // A shorter command line would take back the options that it leaves out.
+        stacks.printer.note(
+            "CloudFormation is at work; the same command line without --no-wait waits and finishes",
+        );
     }
     Ok(Exit::Ok)
 }

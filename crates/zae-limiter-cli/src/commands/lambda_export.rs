@@ -40,6 +40,10 @@ pub(crate) fn run(printer: &Printer, args: &LambdaExportArgs) -> anyhow::Result<
         None => Bootstrap::own(),
     }
     .map_err(told)?;
+    // Packing takes seconds: what stands in the way is told before.
+    if !args.info && !args.force && args.file.exists() {
+        return Err(exists(args).into());
+    }
     let wanted = args.architecture.unwrap_or(bootstrap.elf().architecture);
     match bootstrap.pack(wanted) {
         Err(error) if args.info => {
@@ -57,6 +61,11 @@ pub(crate) fn run(printer: &Printer, args: &LambdaExportArgs) -> anyhow::Result<
     }
 }
 
+fn exists(args: &LambdaExportArgs) -> Failure {
+    let message = format!("{} exists already", args.file.display());
+    Failure::of_kind(StoreErrorKind::AlreadyExists, message).hint("--force replaces it")
+}
+
 /// Writes the package; a file that exists is replaced only if that was asked for.
 fn write(args: &LambdaExportArgs, package: &Package) -> anyhow::Result<String> {
     let name = args.file.display().to_string();
@@ -64,9 +73,7 @@ fn write(args: &LambdaExportArgs, package: &Package) -> anyhow::Result<String> {
     options.write(true).truncate(true).create(true).create_new(!args.force);
     let mut file = match options.open(&args.file) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let message = format!("{name} exists already");
-            let failure = Failure::of_kind(StoreErrorKind::AlreadyExists, message);
-            return Err(failure.hint("--force replaces it").into());
+            return Err(exists(args).into());
         }
         opened => opened.with_context(|| format!("{name} cannot be written"))?,
     };

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use zae_limiter::domain::{TimeMs, rfc3339};
-use zae_limiter_deploy::stack::{Cloud, Kind, Maker, StackState};
+use zae_limiter_deploy::stack::{Kind, Maker, StackState};
 use zae_limiter_deploy::tags;
 
 use super::shared::stacks::Stacks;
@@ -53,11 +53,7 @@ impl StackForm {
 }
 
 pub(crate) async fn run(stacks: &Stacks<'_>) -> anyhow::Result<Exit> {
-    let cloud = Cloud::connect(stacks.builder().store()).await;
-    let found = match cloud {
-        Ok(cloud) => cloud.list(Kind::Limiter).await,
-        Err(error) => Err(error),
-    };
+    let found = stacks.cloud().await?.list(Kind::Limiter).await;
     let found = found.map_err(|error| stacks.failure(error))?;
     let form =
         Form { region: stacks.region.clone(), stacks: found.iter().map(StackForm::of).collect() };

@@ -144,17 +144,29 @@ fn dispatch(
         #[cfg(feature = "deploy")]
         Command::CfnTemplate(args) => cfn_template::run(printer, &args),
         #[cfg(feature = "deploy")]
-        Command::Deploy(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
-            .and_then(|stacks| block_on(deploy::run(&stacks, &args))),
+        Command::Deploy(args) => {
+            let _patience = for_stacks(printer);
+            let stacks = on_stacks(cli.globals, environment, printer, Named::Optional)?;
+            block_on(deploy::run(&stacks, &args))
+        }
         #[cfg(feature = "deploy")]
-        Command::Delete(args) => on_stacks(cli.globals, environment, printer, Named::Required)
-            .and_then(|stacks| block_on(delete::run(&stacks, &args))),
+        Command::Delete(args) => {
+            let _patience = for_stacks(printer);
+            let stacks = on_stacks(cli.globals, environment, printer, Named::Required)?;
+            block_on(delete::run(&stacks, &args))
+        }
         #[cfg(feature = "deploy")]
-        Command::List => on_stacks(cli.globals, environment, printer, Named::Optional)
-            .and_then(|stacks| block_on(list::run(&stacks))),
+        Command::List => {
+            let _patience = for_stacks(printer);
+            let stacks = on_stacks(cli.globals, environment, printer, Named::Optional)?;
+            block_on(list::run(&stacks))
+        }
         #[cfg(feature = "deploy")]
-        Command::Upgrade(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
-            .and_then(|stacks| block_on(upgrade::run(&stacks, &args))),
+        Command::Upgrade(args) => {
+            let _patience = for_stacks(printer);
+            let stacks = on_stacks(cli.globals, environment, printer, Named::Optional)?;
+            block_on(upgrade::run(&stacks, &args))
+        }
         Command::Completions(args) => completions::run(printer, args),
         #[cfg(feature = "man")]
         Command::Man(args) => man::run(printer, &args),
@@ -173,6 +185,7 @@ fn dispatch(
         }
         #[cfg(all(feature = "deploy", feature = "loadtest"))]
         Command::Loadtest(LoadtestCommand::Workers(command)) => {
+            let _patience = for_stacks(printer);
             on_stacks(cli.globals, environment, printer, command.named())
                 .and_then(|stacks| block_on(command.run(&stacks)))
         }
@@ -257,7 +270,14 @@ fn names_stack(globals: &crate::args::Globals) -> bool {
     globals.stack.is_some() || matches!(globals.store, Some(StoreUrl::Dynamo(_)))
 }
 
-/// The stack that a command is about. It says itself what it waits for.
+/// A word while nothing is heard of a stack. Once its command has told something, it says itself
+/// what it waits for.
+#[cfg(feature = "deploy")]
+fn for_stacks(printer: &Printer) -> Option<patience::Speaker> {
+    patience::start(printer, "still waiting for the stack: its table, or CloudFormation".into())
+}
+
+/// The stack that a command is about.
 #[cfg(feature = "deploy")]
 fn on_stacks<'a>(
     globals: crate::args::Globals,

@@ -58,7 +58,8 @@ struct Form {
     namespace: String,
     #[serde(flatten)]
     flags: Flags,
-    sound: bool,
+    /// Null when the table serves and the state of the stack could not be found out.
+    sound: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -139,30 +140,30 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
     if form.schema_version.is_none() {
         context.printer.warning("the table is not initialised: it has no version record");
     }
-    Ok(if form.sound { Exit::Ok } else { Exit::Error })
+    if form.sound.is_none() {
+        context.printer.warning("nobody knows whether the stack is sound");
+    }
+    Ok(if form.sound == Some(true) { Exit::Ok } else { Exit::Error })
 }
 
 /// What CloudFormation says of the stack. A stack that failed is not sound, though its table may
 /// serve.
 #[cfg(feature = "deploy")]
 async fn deployed(context: &Context<'_>, place: &DynamoPlace, form: &mut Form) {
-    use super::shared::stacks::look;
-    let Some(looked) = dynamodb::within(look(place)).await else {
-        context.printer.note("CloudFormation was not asked: it does not answer");
-        return;
-    };
-    match looked {
-        Ok(Some(found)) => {
-            form.sound &= found.is_whole;
-            form.stack_status = Some(found.status);
-            form.function_status = found.function;
-            form.stream_age_ms = found.stream_age_ms;
-            if let Some(why) = found.no_age {
-                context.printer.note(&format!("the age of the stream is not known: {why}"));
-            }
+    use super::shared::stacks::{STATE, look};
+    let found = look(place, context.settings).await;
+    if let Some((status, is_whole)) = found.stack {
+        form.sound = form.sound.map(|sound| sound && is_whole);
+        form.stack_status = Some(status);
+    }
+    form.function_status = found.function;
+    form.stream_age_ms = found.stream_age_ms;
+    for (what, why) in found.unknown {
+        // What is unsound already stays so, whatever the stack is.
+        if what == STATE && form.sound == Some(true) {
+            form.sound = None;
         }
-        Ok(None) => {}
-        Err(why) => context.printer.note(&format!("CloudFormation was not asked: {why}")),
+        context.printer.note(&format!("the {what} is not known: {why}"));
     }
 }
 
@@ -236,7 +237,7 @@ fn form(
             .collect(),
         namespace: context.settings.namespace.to_string(),
         flags,
-        sound,
+        sound: Some(sound),
     }
 }
 
@@ -288,7 +289,11 @@ fn text(form: &Form) -> Text {
     fields.extend([
         (
             "worker",
-            form.worker.as_ref().map_or_else(|| Cell::plain("none was seen"), WorkerForm::cell),
+            match (&form.worker, &form.function_status) {
+                (Some(worker), _) => worker.cell(),
+                (None, Some(_)) => Cell::plain("none, the function counts usage"),
+                (None, None) => Cell::plain("none was seen"),
+            },
         ),
         ("namespace", Cell::plain(&form.namespace)),
     ]);

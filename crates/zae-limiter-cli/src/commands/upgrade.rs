@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use zae_limiter::StoreErrorKind;
 use zae_limiter::dynamodb::{Migration, Operator, Progress, Versions};
 use zae_limiter_deploy::package::Bootstrap;
 use zae_limiter_deploy::stack::{Change, Cloud, Deployment, Maker, Outcome, StackState};
@@ -39,19 +40,28 @@ impl Step {
 
 pub(crate) async fn run(stacks: &Stacks<'_>, args: &UpgradeArgs) -> anyhow::Result<Exit> {
     let told = |error: DeployError| stacks.failure(error);
+    // A program that is named must be one, whether a function needs it or not.
+    if let Some(path) = &args.lambda_binary {
+        Bootstrap::read(path).map_err(|error| told(error.into()))?;
+    }
     let builder = stacks.builder();
     let table = builder.store().table().await.map_err(|error| told(error.into()))?;
     let operator = Operator::on_table(Arc::new(table), builder.store().options().clone());
     let versions = operator.versions().await.map_err(|error| told(error.into()))?;
     let Some(versions) = versions else {
-        let failure = Failure::not_found(format!("stack {} has no version record", stacks.stack));
-        return Err(failure.hint(format!("{} makes it", stacks.command(&["deploy"]))).into());
+        return Err(without_record(stacks).await.into());
     };
     if let Some(problem) = versions.incompatibility() {
-        return Err(Failure::stack(problem).into());
+        return Err(Failure::of_kind(StoreErrorKind::Incompatible, problem).into());
+    }
+    if let (true, Some(function)) = (versions.is_served_by_newer(), &versions.function)
+        && !args.force
+    {
+        let (stack, function) = (stacks.stack.clone(), function.clone());
+        return Err(told(DeployError::Newer { stack, function }).into());
     }
     let mut steps = vec![Step::new("versions", "done", said(&versions))];
-    let cloud = Cloud::connect(builder.store()).await.map_err(told)?;
+    let cloud = stacks.cloud().await?;
     let mut has_function = false;
     let mut teller = Teller::new(stacks.printer);
     // What somebody else is doing to the stack is waited for: its parameters stay as they make them.
@@ -88,6 +98,20 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &UpgradeArgs) -> anyhow::Resu
     stacks.printer.answer(&form, &text(&form))?;
     let is_whole = form.steps.iter().all(|step| step.state != "incomplete");
     Ok(if is_whole { Exit::Ok } else { Exit::Error })
+}
+
+/// A table without a version record, and who makes one. The stack stays as it is: it was deployed
+/// with options that nobody has repeated here.
+async fn without_record(stacks: &Stacks<'_>) -> Failure {
+    let failure = Failure::not_found(format!("stack {} has no version record", stacks.stack));
+    let state = match stacks.cloud().await {
+        Ok(cloud) => cloud.find(&stacks.stack).await.ok().flatten(),
+        Err(_) => None,
+    };
+    match state.map(|state| state.maker()) {
+        Some(Maker::Python) => failure.hint("the upgrade of the Python package makes it"),
+        _ => failure.hint(format!("{} makes it", stacks.command(&["deploy", "--no-stack"]))),
+    }
 }
 
 fn said(versions: &Versions) -> String {
@@ -188,13 +212,14 @@ async fn migrations(
         return Ok(Step::new("migrations", "nothing to do", ""));
     }
     let names: Vec<&str> = open.iter().map(|migration| migration.name).collect();
+    let names = if names.is_empty() { "none was open".to_owned() } else { names.join(", ") };
     if args.dry_run {
         let steps = operator.plan().await.map_err(told)?;
-        let detail = format!("{}: {} changes", names.join(", "), steps.len());
+        let detail = format!("{names}: {} changes", steps.len());
         return Ok(Step::new("migrations", "planned", detail));
     }
     let migrated = operator.migrate(|progress| tell(stacks, progress)).await.map_err(told)?;
-    let mut detail = format!("{}: {} levels made", names.join(", "), migrated.made);
+    let mut detail = format!("{names}: {} levels made", migrated.made);
     for (count, what) in [
         (migrated.superseded, "out of date"),
         (migrated.left, "left as they are"),

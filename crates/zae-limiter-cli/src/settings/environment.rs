@@ -34,7 +34,11 @@ pub(crate) struct Environment {
     pub(super) store: Option<OsString>,
     pub(super) stack: Option<OsString>,
     pub(super) region: Option<OsString>,
+    /// Of DynamoDB.
     pub(super) endpoint_url: Option<OsString>,
+    /// Of all services, and of each: CloudFormation, S3, Lambda, CloudWatch.
+    #[cfg(feature = "deploy")]
+    pub(super) services: (Option<OsString>, [Option<OsString>; 4]),
     pub(super) namespace: Option<OsString>,
     pub(super) file_max_mb: Option<OsString>,
     pub(super) shards_max: Option<OsString>,
@@ -81,6 +85,16 @@ impl Environment {
             region: variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")),
             endpoint_url: variable("AWS_ENDPOINT_URL_DYNAMODB")
                 .or_else(|| variable("AWS_ENDPOINT_URL")),
+            #[cfg(feature = "deploy")]
+            services: (
+                variable("AWS_ENDPOINT_URL"),
+                [
+                    variable("AWS_ENDPOINT_URL_CLOUDFORMATION"),
+                    variable("AWS_ENDPOINT_URL_S3"),
+                    variable("AWS_ENDPOINT_URL_LAMBDA"),
+                    variable("AWS_ENDPOINT_URL_CLOUDWATCH"),
+                ],
+            ),
             namespace: variable("ZAEL_NAMESPACE"),
             file_max_mb: variable("ZAEL_FILE_MAX_MB"),
             shards_max: variable("ZAEL_SHARDS_MAX"),
@@ -120,6 +134,18 @@ impl Environment {
             #[cfg(feature = "loadtest")]
             table: variable("TABLE_NAME"),
         }
+    }
+
+    /// Where services are that are not the table, as variables say it; `None` where the table is.
+    #[cfg(feature = "deploy")]
+    pub(super) fn services(&self) -> Option<zae_limiter_deploy::stack::Endpoints> {
+        let (all, own) = &self.services;
+        if own.iter().all(Option::is_none) && *all == self.endpoint_url {
+            return None;
+        }
+        let [cloudformation, s3, lambda, cloudwatch] = own.each_ref().map(|url| text(url.as_ref()));
+        let all = text(all.as_ref());
+        Some(zae_limiter_deploy::stack::Endpoints { all, cloudformation, s3, lambda, cloudwatch })
     }
 
     /// Whether a variable names a store.

@@ -60,6 +60,12 @@ pub(crate) struct Settings {
     pub(crate) namespace: NamespaceName,
     /// The flags that a command on the same store needs.
     pub(crate) again: Again,
+    /// The region and the endpoint of the stack, where a flag or the URL of the store says them.
+    #[cfg(feature = "deploy")]
+    pub(crate) said: (Option<String>, Option<String>),
+    /// Where services are that are not the table; `None` where the table is.
+    #[cfg(feature = "deploy")]
+    pub(crate) services: Option<zae_limiter_deploy::stack::Endpoints>,
     /// Who changes are audited under.
     pub(crate) principal: Option<Principal>,
     /// How many megabytes a file may grow to.
@@ -81,7 +87,10 @@ impl Settings {
     /// The flags, else the environment, else the defaults.
     pub(crate) fn new(globals: Globals, environment: &Environment) -> Result<Settings, Failure> {
         let again = Again::new(&globals);
-        let store = store_place(&globals, environment)?;
+        let url = store_url(&globals, environment)?;
+        #[cfg(feature = "deploy")]
+        let said = said(&globals, url.as_ref());
+        let store = store_place(url, &globals, environment)?;
         let namespace = match globals.namespace {
             Some(name) => Some(name),
             None => from_variable("ZAEL_NAMESPACE", environment.namespace.as_ref())?,
@@ -109,6 +118,11 @@ impl Settings {
             profile,
             knows_aws,
             silent_engine: None,
+            // One endpoint that is named is that of everything.
+            #[cfg(feature = "deploy")]
+            services: environment.services().filter(|_| said.1.is_none()),
+            #[cfg(feature = "deploy")]
+            said,
             #[cfg(feature = "dynamodb")]
             engine_folder: environment.engine_folder(),
         })
@@ -131,13 +145,31 @@ impl Settings {
     }
 }
 
-/// Where limits live.
-fn store_place(globals: &Globals, environment: &Environment) -> Result<StorePlace, Failure> {
-    let url = match (&globals.store, &globals.stack) {
-        (Some(url), _) => Some(url.clone()),
-        (None, Some(stack)) => Some(StoreUrl::stack(stack.clone())),
-        (None, None) => from_variables(environment)?,
+/// The store, as it was named.
+fn store_url(globals: &Globals, environment: &Environment) -> Result<Option<StoreUrl>, Failure> {
+    match (&globals.store, &globals.stack) {
+        (Some(url), _) => Ok(Some(url.clone())),
+        (None, Some(stack)) => Ok(Some(StoreUrl::stack(stack.clone()))),
+        (None, None) => from_variables(environment),
+    }
+}
+
+/// The region and the endpoint, where a flag or the URL says them.
+#[cfg(feature = "deploy")]
+fn said(globals: &Globals, url: Option<&StoreUrl>) -> (Option<String>, Option<String>) {
+    let (region, endpoint_url) = match url {
+        Some(StoreUrl::Dynamo(place)) => (place.region.clone(), place.endpoint_url.clone()),
+        _ => (None, None),
     };
+    (globals.region.clone().or(region), globals.endpoint_url.clone().or(endpoint_url))
+}
+
+/// Where limits live.
+fn store_place(
+    url: Option<StoreUrl>,
+    globals: &Globals,
+    environment: &Environment,
+) -> Result<StorePlace, Failure> {
     if !matches!(url, Some(StoreUrl::Dynamo(_))) {
         let given = [("--region", &globals.region), ("--endpoint-url", &globals.endpoint_url)];
         if let Some((flag, _)) = given.into_iter().find(|(_, value)| value.is_some()) {

@@ -100,7 +100,8 @@ fn all(sandbox: &Sandbox, lines: &[(&str, End)]) {
             Works => shown.starts_with("exit 0\n"),
             GoesOn => shown.starts_with("exit 0\n") && shown.contains("stopped: "),
             NeedsAws => {
-                shown.starts_with("exit 1\n") && shown.contains(": AWS cannot be reached (")
+                const WHY: [&str; 2] = [": AWS cannot be reached (", "no AWS credentials found"];
+                shown.starts_with("exit 1\n") && WHY.iter().any(|why| shown.contains(why))
             }
             NeedsStack => shown.starts_with("exit 1\n") && shown.contains(" has no CloudFormation"),
         };

@@ -98,6 +98,10 @@ pub(super) fn check_boundary(value: &str) -> Result<(), OptionError> {
     Err(OptionError::new(FIELD, value, problem))
 }
 
+fn is_tag_char(c: char) -> bool {
+    c.is_alphanumeric() || c == ' ' || "_.:/=+-@".contains(c)
+}
+
 pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), OptionError> {
     const FIELD: &str = "tags";
     if tags.len() > TAGS_MAX {
@@ -112,6 +116,9 @@ pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), OptionEr
             format!("has a value of {} characters; use at most {value_max}", value.chars().count())
         } else if key.to_ascii_lowercase().starts_with("aws:") {
             "begins with aws:, which belongs to AWS; use another key".to_owned()
+        } else if !format!("{key}{value}").chars().all(is_tag_char) {
+            "has characters that tags cannot have; use letters, digits, spaces and _.:/=+-@"
+                .to_owned()
         } else if is_reserved(key) {
             "is a tag that the stack sets itself; use another key".to_owned()
         } else {

@@ -4,7 +4,8 @@ use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 
 use super::Cloud;
-use super::cloud::code;
+use super::answers::code;
+use super::connect::{UPLOAD_MAX, timeouts};
 use crate::error::DeployError;
 use crate::package::is_key;
 
@@ -27,7 +28,9 @@ impl Cloud {
             return Ok(false);
         }
         let body = ByteStream::from(bytes.to_vec());
-        let sent = self.s3.put_object().bucket(bucket).key(key).body(body).send().await;
+        let slowly = aws_sdk_s3::config::Builder::new().timeout_config(timeouts(UPLOAD_MAX));
+        let request = self.s3.put_object().bucket(bucket).key(key).body(body);
+        let sent = request.customize().config_override(slowly).send().await;
         sent.map_err(|error| self.failed("PutObject", error))?;
         Ok(true)
     }

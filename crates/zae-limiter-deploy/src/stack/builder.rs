@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use zae_limiter::dynamodb::sdk::{Builder, Gsi2Projection, TableOptions};
-use zae_limiter::dynamodb::{DynamoStore, Operator, Retention};
-use zae_limiter::{RateLimiter, StoreErrorKind, UsageWindow};
+use zae_limiter::dynamodb::{DynamoStore, Operator, Retention, Versions};
+use zae_limiter::{Principal, RateLimiter, StoreError, StoreErrorKind, UsageWindow};
 
-use super::{Cloud, Deployment, Maker, Outcome, Progress, Tell};
+use super::{Cloud, Deployment, Endpoints, Maker, Outcome, Progress, Tell};
 use crate::error::DeployError;
-use crate::options::{Architecture, ArchiveOnDelete, ResourceIndexProjection, StackOptions};
+use crate::options::{
+    Architecture, ArchiveOnDelete, OptionError, ResourceIndexProjection, StackOptions,
+};
 use crate::package::{Bootstrap, Package};
 
 /// The output that names the function, where there is one.
@@ -39,11 +41,15 @@ impl Stack {
         StackBuilder {
             store: DynamoStore::builder(stack.clone(), region),
             stack,
+            endpoints: None,
             namespace: None,
+            principal: None,
             options: StackOptions::new(),
             lambda_binary: None,
             may_lose_data: false,
+            may_downgrade: false,
             leaves_stack: false,
+            keeps_retention: (false, false),
             waits: true,
         }
     }
@@ -55,11 +61,16 @@ impl Stack {
 pub struct StackBuilder {
     stack: String,
     store: Builder,
+    endpoints: Option<Endpoints>,
     namespace: Option<String>,
+    principal: Option<Principal>,
     options: StackOptions,
     lambda_binary: Option<PathBuf>,
     may_lose_data: bool,
+    may_downgrade: bool,
     leaves_stack: bool,
+    /// Of usage, and of audit events.
+    keeps_retention: (bool, bool),
     waits: bool,
 }
 
@@ -155,6 +166,18 @@ impl StackBuilder {
         self
     }
 
+    /// Endpoints for everything but the table. Without this call everything is where the table is.
+    pub fn endpoints(mut self, endpoints: Endpoints) -> StackBuilder {
+        self.endpoints = Some(endpoints);
+        self
+    }
+
+    /// Who registers namespaces, for the audit log.
+    pub fn principal(mut self, principal: Principal) -> StackBuilder {
+        self.principal = Some(principal);
+        self
+    }
+
     /// The namespace to register, beside `default`, and to connect to.
     pub fn namespace(mut self, name: impl Into<String>) -> StackBuilder {
         self.namespace = Some(name.into());
@@ -174,6 +197,19 @@ impl StackBuilder {
         self
     }
 
+    /// The function of a newer release may be replaced by the one of this release.
+    pub fn allow_downgrade(mut self, allowed: bool) -> StackBuilder {
+        self.may_downgrade = allowed;
+        self
+    }
+
+    /// Whether a retention that the table has stays: that of usage, and that of audit events. It
+    /// becomes that of the options otherwise.
+    pub fn keep_retention(mut self, usage: bool, audit: bool) -> StackBuilder {
+        self.keeps_retention = (usage, audit);
+        self
+    }
+
     /// The stack is that of Terraform, CDK or somebody else, who changes it; its table, which must
     /// be there, gets its version record, its namespaces and the retention of the options.
     pub fn leave_stack(mut self, leaves: bool) -> StackBuilder {
@@ -190,6 +226,11 @@ impl StackBuilder {
     /// The way to the table.
     pub fn store(&self) -> &Builder {
         &self.store
+    }
+
+    /// The way to CloudFormation and whatever else a stack has. Nothing is sent.
+    pub async fn cloud(&self) -> Result<Cloud, DeployError> {
+        Cloud::connect_at(&self.store, self.endpoints.as_ref()).await
     }
 
     /// Deploys the stack, registers the namespace and connects. [`RateLimiter::connect`] never
@@ -219,7 +260,8 @@ impl StackBuilder {
     /// Makes the stack what it should be, and its table ready; tells what happens meanwhile.
     pub async fn run(&self, tell: Tell<'_>) -> Result<Deployed, DeployError> {
         self.options.check(&self.stack)?;
-        let cloud = Cloud::connect(&self.store).await?;
+        let cloud = self.cloud().await?;
+        check_topic(&self.options, cloud.region())?;
         let mut deployed = Deployed {
             outcome: Outcome::Unchanged,
             table_only: false,
@@ -227,18 +269,14 @@ impl StackBuilder {
             bootstrap_sha256: None,
         };
         if self.leaves_stack {
-            let has_function = match cloud.find(&self.stack).await {
-                // Its function is not ours, and its version record says what Python clients may do.
-                Ok(Some(state)) if state.maker() == Maker::Python => {
-                    let why = Maker::Python.why_not().unwrap_or_default();
-                    return Err(DeployError::NotOurs { stack: self.stack.clone(), why });
-                }
-                Ok(state) => state.is_some_and(|state| state.output(FUNCTION_NAME).is_some()),
-                Err(DeployError::NoCloudFormation { .. }) => false,
-                Err(error) => return Err(error),
-            };
+            let has_function = self.has_function(&cloud, tell).await?;
             // A table that is missing is an error, not an order to make one.
             self.store.status().await?;
+            let versions = self.judged().await?;
+            // Nobody could be asked about a stack of the Python package.
+            if has_function.is_none() && versions.is_some_and(|it| it.lambda.is_some()) {
+                return Err(self.not_ours(Maker::Python));
+            }
             self.ready(has_function, tell).await?;
             deployed.outcome = Outcome::Ready;
             return Ok(deployed);
@@ -246,8 +284,12 @@ impl StackBuilder {
         // The endpoint is asked before the program is packed: one without CloudFormation has no use
         // for a package.
         match cloud.find(&self.stack).await {
-            Ok(_) => {
+            Ok(found) => {
                 let package = self.package()?;
+                // A refusal that comes after the change is no refusal.
+                if found.is_some() {
+                    self.judged().await?;
+                }
                 let deployment = Deployment::new(&self.stack, &self.options, package.as_ref())?
                     .may_lose_data(self.may_lose_data)
                     .waits(self.waits);
@@ -257,7 +299,8 @@ impl StackBuilder {
                     deployed.bootstrap_sha256 = Some(package.bootstrap_sha256);
                 }
             }
-            Err(DeployError::NoCloudFormation { .. }) => {
+            Err(DeployError::NoCloudFormation { endpoint }) => {
+                self.without_function(&endpoint).await?;
                 deployed.table_only = true;
                 deployed.outcome = self.table_only(tell).await?;
             }
@@ -266,8 +309,68 @@ impl StackBuilder {
         if deployed.outcome == Outcome::Begun {
             return Ok(deployed);
         }
-        self.ready(deployed.code_sha256.is_some(), tell).await?;
+        self.ready(Some(deployed.code_sha256.is_some()), tell).await?;
         Ok(deployed)
+    }
+
+    fn not_ours(&self, maker: Maker) -> DeployError {
+        let why = maker.why_not().unwrap_or_default();
+        DeployError::NotOurs { stack: self.stack.clone(), why }
+    }
+
+    /// Whether the stack of somebody else has a function; `None` where nobody may or can say so.
+    async fn has_function(
+        &self,
+        cloud: &Cloud,
+        tell: Tell<'_>,
+    ) -> Result<Option<bool>, DeployError> {
+        match cloud.find(&self.stack).await {
+            // Its function is not ours, and its version record says what Python clients may do.
+            Ok(Some(state)) if state.maker() == Maker::Python => Err(self.not_ours(Maker::Python)),
+            Ok(state) => Ok(Some(state.is_some_and(|state| state.output(FUNCTION_NAME).is_some()))),
+            Err(DeployError::NoCloudFormation { .. }) => Ok(None),
+            Err(error) if error.is_denied() => {
+                tell(Progress::Doing(
+                    "CloudFormation may not be asked: what the version record says of a function \
+                     stays",
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the version record says of the table; `None` without a table or a record. An error when
+    /// this release must not work on the table, or when a newer function serves it.
+    async fn judged(&self) -> Result<Option<Versions>, DeployError> {
+        let versions = match self.store.operator().await?.versions().await {
+            Ok(Some(versions)) => versions,
+            Ok(None) => return Ok(None),
+            Err(error) if error.kind() == StoreErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(why) = versions.incompatibility() {
+            return Err(StoreError::new(StoreErrorKind::Incompatible, "deploy", why).into());
+        }
+        match &versions.function {
+            Some(function) if versions.is_served_by_newer() && !self.may_downgrade => {
+                let (stack, function) = (self.stack.clone(), function.clone());
+                Err(DeployError::Newer { stack, function })
+            }
+            _ => Ok(Some(versions)),
+        }
+    }
+
+    /// Fails for a table that has a function: its stack is elsewhere, where CloudFormation is. What
+    /// is done to the table alone would pass that stack by.
+    async fn without_function(&self, endpoint: &str) -> Result<(), DeployError> {
+        match self.judged().await?.and_then(|versions| versions.function) {
+            Some(_) => Err(DeployError::Elsewhere {
+                stack: self.stack.clone(),
+                endpoint: endpoint.to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// An endpoint without CloudFormation: the table is made directly.
@@ -282,13 +385,21 @@ impl StackBuilder {
             Err(error) if error.kind() == StoreErrorKind::NotFound => false,
             Err(error) => return Err(error.into()),
         };
+        // Nobody protects a table that is made for tests, and indexes stay as they are.
+        let ignored = [
+            (self.options.enable_deletion_protection == Some(true), "enable_deletion_protection"),
+            (is_there && gsi2 == Gsi2Projection::All, "resource_index_projection"),
+        ];
+        for (_, option) in ignored.into_iter().filter(|(is_ignored, _)| *is_ignored) {
+            tell(Progress::Doing(&format!("{option} has no effect: there is no CloudFormation")));
+        }
         let options = TableOptions::new().gsi2(gsi2);
         self.store.clone().table_options(options).create().await?;
         Ok(if is_there { Outcome::Unchanged } else { Outcome::Created })
     }
 
     /// Version record, namespaces and retention.
-    async fn ready(&self, has_function: bool, tell: Tell<'_>) -> Result<(), DeployError> {
+    async fn ready(&self, has_function: Option<bool>, tell: Tell<'_>) -> Result<(), DeployError> {
         tell(Progress::Doing("making the table ready"));
         let table: Arc<dyn zae_limiter_dynamodb::stream::Table> =
             Arc::new(self.store.table().await?);
@@ -296,14 +407,18 @@ impl StackBuilder {
         let operator = Operator::on_table(Arc::clone(&table), options.clone());
         let before = operator.versions().await?.map(|versions| versions.retention);
         DynamoStore::initialise(&table, options).await?;
+        let before = before.unwrap_or_default();
+        let (keeps_usage, keeps_audit) = self.keeps_retention;
+        let kept = |days: u32, was: Option<u32>, keeps: bool| was.filter(|_| keeps).or(Some(days));
+        let options = &self.options;
         let retention = Retention {
-            usage_days: Some(self.options.usage_retention_days),
-            audit_days: Some(self.options.audit_retention_days),
+            usage_days: kept(options.usage_retention_days, before.usage_days, keeps_usage),
+            audit_days: kept(options.audit_retention_days, before.audit_days, keeps_audit),
         };
         // It may have been set since, by `system set-retention`.
         for (what, days, was) in [
-            ("usage is", retention.usage_days, before.and_then(|before| before.usage_days)),
-            ("audit events are", retention.audit_days, before.and_then(|before| before.audit_days)),
+            ("usage is", retention.usage_days, before.usage_days),
+            ("audit events are", retention.audit_days, before.audit_days),
         ] {
             if let (Some(days), Some(was)) = (days, was)
                 && days != was
@@ -313,13 +428,30 @@ impl StackBuilder {
             }
         }
         operator.set_retention(retention).await?;
-        operator.stamp_function(has_function.then_some(env!("CARGO_PKG_VERSION"))).await?;
+        if let Some(has_function) = has_function {
+            operator.stamp_function(has_function.then_some(env!("CARGO_PKG_VERSION"))).await?;
+        }
         if self.options.shards_max > 1 {
             operator.require_shard_readers().await?;
         }
         let Some(namespace) = &self.namespace else { return Ok(()) };
-        let registry = RateLimiter::builder(self.store.clone().connect_registry().await?);
+        let mut registry = RateLimiter::builder(self.store.clone().connect_registry().await?);
+        if let Some(principal) = &self.principal {
+            registry = registry.principal(principal.clone());
+        }
         registry.build()?.register_namespace(namespace.as_str()).await?;
         Ok(())
+    }
+}
+
+/// Alarms are sent to topics of their own region only.
+fn check_topic(options: &StackOptions, region: &str) -> Result<(), OptionError> {
+    let Some(topic) = &options.alarm_sns_topic else { return Ok(()) };
+    match topic.split(':').nth(3) {
+        Some(of) if of != region => {
+            let problem = format!("is in {of}, and the stack in {region}; use a topic of {region}");
+            Err(OptionError::new("alarm_sns_topic", topic, problem))
+        }
+        _ => Ok(()),
     }
 }

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_cloudformation::Client;
-use aws_sdk_cloudformation::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_cloudformation::types::{
-    Capability, ChangeSetStatus, ChangeSetType, OnFailure, Parameter, Stack, Tag,
-};
+use aws_sdk_cloudformation::types::{Capability, ChangeSetStatus, ChangeSetType, OnFailure};
 use zae_limiter::Clock;
-use zae_limiter::dynamodb::sdk::Builder;
 
+use super::answers::{change, code, parameters, says, state, tags_of};
 use super::metrics::Metrics;
 use super::{Change, Kind, Progress, StackEvent, StackState, Tell};
 use crate::error::DeployError;
@@ -41,13 +38,14 @@ const NO_CHANGES: [&str; 2] = ["didn't contain changes", "No updates are to be p
 
 /// A way to AWS, or to something that speaks its language.
 pub struct Cloud {
-    cfn: Client,
+    pub(super) cfn: Client,
     pub(super) s3: aws_sdk_s3::Client,
     pub(super) lambda: aws_sdk_lambda::Client,
-    metrics: Metrics,
-    clock: Arc<dyn Clock>,
-    region: String,
-    endpoint: Option<String>,
+    pub(super) metrics: Metrics,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) region: String,
+    /// Where CloudFormation is asked, when not at the region's own endpoint.
+    pub(super) endpoint: Option<String>,
 }
 
 /// What is to be done with an event that was found.
@@ -77,32 +75,6 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Cloud {
-    /// By the region, the endpoint and the credentials of the builder. Nothing is sent.
-    pub async fn connect(builder: &Builder) -> Result<Cloud, DeployError> {
-        let config = builder.client_config().await?;
-        // An endpoint that is given has one host name for all buckets.
-        let s3 = aws_sdk_s3::config::Builder::from(&config)
-            .force_path_style(config.endpoint_url().is_some());
-        // An invocation is asked for once: the second one would be another load.
-        let lambda = aws_sdk_lambda::config::Builder::from(&config)
-            .retry_config(aws_sdk_lambda::config::retry::RetryConfig::disabled());
-        let region = config.region().map(ToString::to_string).unwrap_or_default();
-        let endpoint = config.endpoint_url().map(str::to_owned);
-        Ok(Cloud {
-            metrics: Metrics {
-                region: region.clone(),
-                endpoint: endpoint.clone(),
-                credentials: config.credentials_provider(),
-            },
-            cfn: Client::new(&config),
-            s3: aws_sdk_s3::Client::from_conf(s3.build()),
-            lambda: aws_sdk_lambda::Client::from_conf(lambda.build()),
-            clock: Arc::clone(&builder.options().clock),
-            region,
-            endpoint,
-        })
-    }
-
     /// The region.
     #[must_use]
     pub fn region(&self) -> &str {
@@ -463,99 +435,5 @@ impl Cloud {
 
     fn pace(&self) -> Duration {
         if self.endpoint.is_some() { LOCAL_PACE } else { PACE }
-    }
-
-    pub(super) fn failed<E>(&self, operation: &'static str, error: SdkError<E>) -> DeployError
-    where
-        E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
-    {
-        if let (Some(endpoint), Some(raw)) = (&self.endpoint, error.raw_response()) {
-            // CloudFormation answers in XML; an engine that knows only DynamoDB answers in JSON, or
-            // does not know the path.
-            let is_xml = raw.headers().get("content-type").is_some_and(|kind| kind.contains("xml"));
-            let is_unknown = code(&error).is_none_or(|code| code.contains("UnknownOperation"));
-            // A server that is starting or overloaded says nothing about what it knows.
-            let is_told = matches!(raw.status().as_u16(), 400 | 404 | 405 | 501);
-            if !is_xml && is_unknown && is_told {
-                return DeployError::NoCloudFormation { endpoint: endpoint.clone() };
-            }
-        }
-        let code = code(&error).map(str::to_owned);
-        if error.raw_response().is_none() {
-            return DeployError::Unreachable { operation, message: chain(&error) };
-        }
-        let said = error.message().map(str::to_owned);
-        DeployError::Aws { operation, code, message: said.unwrap_or_else(|| chain(&error)) }
-    }
-}
-
-/// What went wrong and why, each cause once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let why = error.to_string();
-        if !said.contains(&why) {
-            said = format!("{said}: {why}");
-        }
-        cause = error.source();
-    }
-    said
-}
-
-pub(super) fn code<E: ProvideErrorMetadata>(error: &SdkError<E>) -> Option<&str> {
-    error.code()
-}
-
-fn says<E: ProvideErrorMetadata>(error: &SdkError<E>, words: &str) -> bool {
-    error.message().is_some_and(|message| message.contains(words))
-}
-
-fn parameters(wanted: &BTreeMap<String, String>) -> Vec<Parameter> {
-    let parameter = |(key, value): (&String, &String)| {
-        Parameter::builder().parameter_key(key).parameter_value(value).build()
-    };
-    wanted.iter().map(parameter).collect()
-}
-
-fn tags_of(wanted: &BTreeMap<String, String>) -> Vec<Tag> {
-    wanted.iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
-}
-
-fn change(found: &aws_sdk_cloudformation::types::Change) -> Option<Change> {
-    let resource = found.resource_change()?;
-    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
-    Some(Change {
-        action: text(resource.action().map(|action| action.as_str())),
-        resource: text(resource.logical_resource_id()),
-        kind: text(resource.resource_type()),
-        replacement: resource.replacement().map(|replacement| replacement.as_str().to_owned()),
-    })
-}
-
-fn state(stack: &Stack) -> StackState {
-    let pairs = |pairs: Vec<(Option<&str>, Option<&str>)>| -> BTreeMap<String, String> {
-        pairs
-            .into_iter()
-            .filter_map(|(key, value)| {
-                Some((key?.to_owned(), value.unwrap_or_default().to_owned()))
-            })
-            .collect()
-    };
-    let of_parameters = stack.parameters().iter();
-    let of_outputs = stack.outputs().iter();
-    StackState {
-        name: stack.stack_name().unwrap_or_default().to_owned(),
-        id: stack.stack_id().unwrap_or_default().to_owned(),
-        status: stack.stack_status().map_or_else(String::new, |status| status.as_str().to_owned()),
-        reason: stack.stack_status_reason().filter(|why| !why.is_empty()).map(str::to_owned),
-        parameters: pairs(
-            of_parameters.map(|it| (it.parameter_key(), it.parameter_value())).collect(),
-        ),
-        outputs: pairs(of_outputs.map(|it| (it.output_key(), it.output_value())).collect()),
-        tags: pairs(stack.tags().iter().map(|it| (it.key(), it.value())).collect()),
-        is_kept: stack.enable_termination_protection().unwrap_or(false),
-        created_s: stack.creation_time().map(|at| at.secs()),
-        updated_s: stack.last_updated_time().map(|at| at.secs()),
     }
 }

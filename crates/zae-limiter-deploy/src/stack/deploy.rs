@@ -15,6 +15,9 @@ use zae_limiter_dynamodb::Versions;
 /// Where the code of the function is uploaded to.
 const CODE_BUCKET: &str = "CodeBucketName";
 
+/// Whether the table refuses to be deleted.
+pub(super) const PROTECTION: &str = "EnableDeletionProtection";
+
 /// How often somebody else may be faster before that is an error.
 const RACES_MAX: usize = 5;
 
@@ -238,6 +241,15 @@ impl Deployment<'_> {
             let events = cloud.last_events(self.stack).await?;
             return Err(cloud.broken(&state, &events));
         }
+        // Not given is not the same as given up.
+        let is_protected =
+            |of: &BTreeMap<String, String>| of.get(PROTECTION).is_some_and(|it| it == "true");
+        if is_protected(&state.parameters)
+            && !is_protected(&self.parameters)
+            && self.options.enable_deletion_protection.is_none()
+        {
+            return Err(DeployError::Unprotects { stack: self.stack.to_owned() });
+        }
         Ok(Some(state))
     }
 
@@ -376,6 +388,9 @@ impl Deployment<'_> {
             }
             return Ok(None);
         };
+        for line in differences(state, &parameters, &tags) {
+            tell(Progress::Doing(&line));
+        }
         plan.changes.iter().for_each(|change| tell(Progress::Change(change)));
         Ok(Some(plan))
     }
@@ -414,4 +429,29 @@ impl Deployment<'_> {
         tags.insert(tags::TYPE.to_owned(), self.kind.as_str().to_owned());
         (parameters, tags)
     }
+}
+
+/// What options become, one line per parameter and tag. What the program says of itself is left
+/// out, and so is what is new in the template.
+fn differences(
+    state: &StackState,
+    parameters: &BTreeMap<String, String>,
+    tags: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let or_none = |value: &str| if value.is_empty() { "none" } else { value }.to_owned();
+    let changed = parameters.iter().filter_map(|(name, now)| {
+        let was =
+            state.parameters.get(name).filter(|was| *was != now && name != LAMBDA_CODE_KEY)?;
+        Some(format!("{name} {} -> {}", or_none(was), or_none(now)))
+    });
+    let is_user = |key: &str| !tags::is_reserved(key) && !key.starts_with("aws:");
+    let of_user = state.tags.iter().filter(|(key, _)| is_user(key));
+    let gone = of_user.filter_map(|(key, was)| match tags.get(key) {
+        None => Some(format!("- tag {key}={was}")),
+        Some(now) if now != was => Some(format!("~ tag {key} {was} -> {now}")),
+        Some(_) => None,
+    });
+    let is_new = |(key, _): &(&String, &String)| is_user(key) && !state.tags.contains_key(*key);
+    let new = tags.iter().filter(is_new).map(|(key, now)| format!("+ tag {key}={now}"));
+    changed.chain(gone).chain(new).collect()
 }

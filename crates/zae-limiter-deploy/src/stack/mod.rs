@@ -1,12 +1,14 @@
 //! The life of a stack: made, changed through a change set, watched, deleted, found.
 //!
-//! `cloud.rs` speaks to CloudFormation, `buckets.rs` to S3, `metrics.rs` to CloudWatch; `deploy.rs`
-//! makes and changes a stack, `remove.rs` deletes it, `builder.rs` does all of it in one call and
-//! connects.
+//! `connect.rs` finds the services, `cloud.rs` speaks to CloudFormation, `buckets.rs` to S3,
+//! `metrics.rs` to CloudWatch, and `answers.rs` reads what they answer; `deploy.rs` makes and
+//! changes a stack, `remove.rs` deletes it, `builder.rs` does all of it in one call and connects.
 
+mod answers;
 mod buckets;
 mod builder;
 mod cloud;
+mod connect;
 mod deploy;
 mod invoke;
 mod metrics;
@@ -16,6 +18,7 @@ use std::collections::BTreeMap;
 
 pub use builder::{Deployed, Stack, StackBuilder};
 pub use cloud::Cloud;
+pub use connect::Endpoints;
 pub use deploy::{Deployment, Outcome};
 pub use remove::Removal;
 

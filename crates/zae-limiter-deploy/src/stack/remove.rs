@@ -1,6 +1,7 @@
 //! Deleting a stack.
 
-use super::{Cloud, Kind, Maker, Progress, Tell};
+use super::deploy::PROTECTION;
+use super::{CODE, Cloud, Kind, Maker, Progress, Tell};
 use crate::error::DeployError;
 use crate::options::ArchiveOnDelete;
 
@@ -34,7 +35,7 @@ impl Removal<'_> {
             let (stack, region) = (self.stack.to_owned(), cloud.region().to_owned());
             state = settled.ok_or(DeployError::StackNotFound { stack, region })?;
         }
-        let is_protected = state.parameters.get("EnableDeletionProtection");
+        let is_protected = state.parameters.get(PROTECTION);
         if is_protected.is_some_and(|value| value == "true") {
             return Err(DeployError::Protected { stack: self.stack.to_owned() });
         }
@@ -43,21 +44,34 @@ impl Removal<'_> {
         }
         let goes = state.output("ArchiveOnDelete") == Some(ArchiveOnDelete::Empty.as_str());
         let archive = state.output("AuditArchiveBucketName").map(str::to_owned);
-        // CloudFormation does not delete a bucket that has objects.
-        if let Some(bucket) = state.output("CodeBucketName") {
+        let code = state.output("CodeBucketName");
+        if let Some(bucket) = code {
             cloud.holds_code_only(bucket).await?;
-            tell(Progress::Doing("removing the function's code"));
-            cloud.empty(bucket).await?;
         }
         let seen = cloud.newest_event(self.stack).await?;
         tell(Progress::Doing("deleting the stack"));
         cloud.delete(self.stack).await?;
+        // Only now: a stack that may not be deleted needs its code. CloudFormation does not delete
+        // a bucket that has objects, and comes to it after the function.
+        let emptied = self.empty(cloud, code, tell).await;
         if !self.waits {
+            emptied?;
             return Ok(archive);
         }
         // A stack that is gone is known by its ARN only.
         let id = if state.id.is_empty() { self.stack } else { &state.id };
-        let (left, events) = cloud.settle(id, (seen, true), tell).await?;
+        let (mut left, mut events) = cloud.settle(id, (seen, true), tell).await?;
+        if left.as_ref().is_some_and(|left| left.status == "DELETE_FAILED") {
+            emptied?;
+            // It came to the bucket sooner.
+            if code.is_some() && events.iter().any(|it| it.is_failure() && it.resource == CODE) {
+                self.empty(cloud, code, tell).await?;
+                let seen = cloud.newest_event(id).await?;
+                tell(Progress::Doing("deleting what is left of the stack"));
+                cloud.delete(self.stack).await?;
+                (left, events) = cloud.settle(id, (seen, true), tell).await?;
+            }
+        }
         if let Some(left) = left {
             return Err(cloud.broken(&left, &events));
         }
@@ -70,6 +84,18 @@ impl Removal<'_> {
             }
             archive => Ok(archive),
         }
+    }
+
+    /// Empties the bucket of the function's code, where there is one.
+    async fn empty(
+        &self,
+        cloud: &Cloud,
+        bucket: Option<&str>,
+        tell: Tell<'_>,
+    ) -> Result<(), DeployError> {
+        let Some(bucket) = bucket else { return Ok(()) };
+        tell(Progress::Doing("removing the function's code"));
+        cloud.empty(bucket).await.map(drop)
     }
 }
 

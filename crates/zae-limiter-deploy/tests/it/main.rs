@@ -11,3 +11,4 @@ mod package;
 mod policies;
 mod stack;
 mod template;
+mod unharmed;

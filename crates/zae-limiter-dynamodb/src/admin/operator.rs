@@ -37,9 +37,10 @@ impl Operator {
     }
 
     /// Changes how long history is kept; what is `None` stays. What was written before keeps its
-    /// own time. Clients and aggregators follow within minutes.
+    /// own time. Clients and aggregators follow within minutes. `Incompatible` for a table that
+    /// this release must not work on.
     ///
-    /// Cost: one `UpdateItem`.
+    /// Cost: one `BatchGetItem` and one `UpdateItem`.
     pub async fn set_retention(&self, retention: Retention) -> Result<Versions, StoreError> {
         const OPERATION: &str = "set_retention";
         let mut actions = Vec::new();
@@ -54,6 +55,10 @@ impl Operator {
                 return Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, message));
             }
             actions.push(Action::Set(name.into(), number(i64::from(days))));
+        }
+        match self.versions().await.map_err(|error| error.during(OPERATION))? {
+            Some(versions) => versions.check(OPERATION)?,
+            None => return Err(not_initialised(OPERATION)),
         }
         self.write(OPERATION, actions).await
     }

@@ -223,13 +223,23 @@ impl Versions {
                 || "a newer release".to_owned(),
                 |release| format!("release {release} or a later one"),
             );
+            let level = match self.min_reader {
+                u32::MAX => "a level that is no number we know".to_owned(),
+                level => format!("level {level}"),
+            };
             return Some(format!(
-                "the table needs readers of level {}, and this release ({}) is one of level {READER}: use {needed}",
-                self.min_reader,
+                "the table needs readers of {level}, and this release ({}) is one of level {READER}: use {needed}",
                 env!("CARGO_PKG_VERSION"),
             ));
         }
         None
+    }
+
+    /// Whether the function that serves the table is of a later release than this program.
+    #[must_use]
+    pub fn is_served_by_newer(&self) -> bool {
+        let program = release(env!("CARGO_PKG_VERSION"));
+        self.function.as_deref().is_some_and(|function| release(function) > program)
     }
 
     pub(crate) fn check(&self, operation: &'static str) -> Result<(), StoreError> {

@@ -25,7 +25,16 @@ pub(crate) fn failed(operation: &'static str, error: TableError) -> StoreError {
             StoreErrorKind::NotFound,
             format!("there is no such table ({why}); check the stack name, the region and the endpoint, or create it"),
         ),
+        TableError::Rejected(why) if has_other_keys(why) => (
+            StoreErrorKind::Incompatible,
+            format!("the table is not one of zae-limiter: its keys are others ({why})"),
+        ),
         TableError::Rejected(why) => (StoreErrorKind::Internal, format!("the table did not accept the request, please report it: {why}")),
     };
     StoreError::new(kind, operation, message).with_source(error)
+}
+
+/// Whether a table does not know the keys of ours.
+fn has_other_keys(why: &str) -> bool {
+    ["does not match the schema", "missed key schema element"].iter().any(|said| why.contains(said))
 }

@@ -44,7 +44,7 @@ impl Fleet {
             ));
             return Err(failure.hint("--processes N spreads the users over this machine"));
         };
-        let cloud = stacks::cloud(place).await.map_err(stacks::failure)?;
+        let cloud = stacks::cloud(place, context.settings).await.map_err(stacks::failure)?;
         let name = loadtest::stack_of(&place.stack);
         let deploy = || context.command(&["loadtest", "deploy"]);
         let state = match cloud.describe(&name).await {

@@ -71,7 +71,7 @@ pub(crate) async fn push(stacks: &Stacks<'_>, args: &PushArgs) -> anyhow::Result
 }
 
 async fn connected(stacks: &Stacks<'_>) -> Result<Cloud, Failure> {
-    Cloud::connect(stacks.builder().store()).await.map_err(|error| stacks.failure(error))
+    stacks.cloud().await
 }
 
 fn note_folder(stacks: &Stacks<'_>, args: &PushArgs) {

@@ -208,7 +208,7 @@ impl Builder {
         }
         let loopback = endpoint.as_ref().is_some_and(|endpoint| endpoint.loopback);
         let http = http_client(loopback && !endpoint.is_some_and(|endpoint| endpoint.tls));
-        let config = self.sdk_config(http, loopback).await;
+        let config = self.sdk_config(http, loopback, self.endpoint_url.as_deref()).await;
         let skew = (!self.trust_local_clock)
             .then(|| SkewWatch(DateWatch::new(Arc::clone(&self.options.clock))));
         let client = |attempt: Duration, skew: Option<&SkewWatch>| {
@@ -246,11 +246,18 @@ impl Builder {
     #[cfg(feature = "stream")]
     #[doc(hidden)]
     pub async fn client_config(&self) -> Result<SdkConfig, StoreError> {
+        self.client_config_at(self.endpoint_url.as_deref()).await
+    }
+
+    /// The same for clients that have another endpoint than the table, or the region's own.
+    #[cfg(feature = "stream")]
+    #[doc(hidden)]
+    pub async fn client_config_at(&self, url: Option<&str>) -> Result<SdkConfig, StoreError> {
         address::region(&self.region)?;
-        let endpoint = self.endpoint_url.as_deref().map(address::endpoint).transpose()?;
+        let endpoint = url.map(address::endpoint).transpose()?;
         let loopback = endpoint.as_ref().is_some_and(|endpoint| endpoint.loopback);
         let http = http_client(loopback && !endpoint.is_some_and(|endpoint| endpoint.tls));
-        Ok(self.sdk_config(http, loopback).await)
+        Ok(self.sdk_config(http, loopback, url).await)
     }
 
     /// Connects to a table that exists. See [`DynamoStore::on_table`] for how it can fail.
@@ -310,7 +317,12 @@ impl Builder {
         self.attempt_timeout.max(ADMIN_ATTEMPT_TIMEOUT)
     }
 
-    async fn sdk_config(&self, http: SharedHttpClient, loopback: bool) -> SdkConfig {
+    async fn sdk_config(
+        &self,
+        http: SharedHttpClient,
+        loopback: bool,
+        endpoint_url: Option<&str>,
+    ) -> SdkConfig {
         let region = Region::new(self.region.clone());
         // Both clients share what was once found.
         let identities = IdentityCache::lazy().buffer_time(RENEW_AHEAD).build();
@@ -338,7 +350,7 @@ impl Builder {
                     .http_client(http)
                     .identity_cache(identities)
                     .credentials_provider(steady(credentials));
-                builder.set_endpoint_url(self.endpoint_url.clone());
+                builder.set_endpoint_url(endpoint_url.map(str::to_owned));
                 builder.build()
             }
             None => {
@@ -346,7 +358,7 @@ impl Builder {
                     .region(region)
                     .http_client(http)
                     .identity_cache(identities);
-                if let Some(url) = &self.endpoint_url {
+                if let Some(url) = endpoint_url {
                     loader = loader.endpoint_url(url);
                 }
                 let config = loader.load().await;
