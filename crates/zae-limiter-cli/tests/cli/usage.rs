@@ -34,6 +34,7 @@ fn help() {
       restore        Put a backup in the place of the file, which nobody may have open; the old file is
                      kept
       sweep          Delete idle full buckets and expired history (also happens automatically)
+      migrate        Copy a namespace to another store: limits, flags, entities, buckets and usage
       loadtest       Measure the limiter on this store
       demo           Watch a simulated LLM gateway at work, on a fresh file
       local          A DynamoDB-compatible engine on this machine, for development and tests
