@@ -65,9 +65,11 @@ enum Duty {
 
 fn duty(operation: &str) -> Duty {
     match operation {
-        "connect" | "ping" | "scoped" | "resolve" | "consume" | "peek" | "adjust" => Duty::Takes,
+        "connect" | "ping" | "scoped" | "store_time" | "resolve" | "consume" | "peek"
+        | "adjust" => Duty::Takes,
         "buckets"
         | "resource_buckets"
+        | "namespace_buckets"
         | "entity"
         | "children"
         | "entities"
@@ -83,7 +85,7 @@ fn duty(operation: &str) -> Duty {
         | "namespace" => Duty::Reads,
         "namespaces" | "orphan_namespaces" | "versions" => Duty::Lists,
         "reset" | "create_entity" | "update_entity" | "delete_entity" | "set_limits"
-        | "delete_limits" | "set_flag" | "set_managed" => Duty::Administers,
+        | "delete_limits" | "set_flag" | "set_managed" | "adopt" => Duty::Administers,
         "initialise"
         | "register_namespace"
         | "delete_namespace"
