@@ -2,8 +2,8 @@
 //! charges change it.
 //!
 //! The parts: `accrual` is the arithmetic of time, `limit` one limit, `clock` the time of a bucket,
-//! `at_once` the usual take, `sync` changed limits with `gaps` and `fold`, `hours` the usage, `lent`
-//! what holders have got ahead of need, `expiry` when it may go.
+//! `at_once` the usual take, `sync` changed limits with `gaps` and `fold`, `hours` the usage,
+//! `lent` what holders have got ahead of need, `expiry` when it may go.
 
 use smallvec::SmallVec;
 

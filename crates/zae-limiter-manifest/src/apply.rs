@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt as _};
@@ -26,6 +27,9 @@ const WRITES_AT_ONCE: usize = 4;
 
 /// Attempts at a change that finds the store busy.
 const TRIES_MAX: u32 = 5;
+
+/// How long the last writes of an apply that lost its mark may be under way.
+const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// How often an apply that takes over compares and writes, until nothing differs.
 const COMPARES_MAX: u32 = 5;
@@ -199,12 +203,14 @@ pub async fn apply(
             outcome?;
             return Ok(applied);
         }
-        // Until its mark was taken, the one before was still writing: places that this plan found as
-        // in the file may be others by now, and others may be changed that it was about to change.
+        // Until its mark was taken, the one before was still writing: places that this plan found
+        // as in the file may be others by now, and others may be changed that it was about to
+        // change.
         match outcome {
             Err(error) if error.overlaps || !is_conflict(&error.source) => return Err(error),
             Ok(()) | Err(_) => {}
         }
+        how.clock.sleep(UNDER_WAY).await;
         let failed = |error| ApplyError::new(applied.changes, total, None, Stop::Failed(error));
         let live = Live::read(limiter, &plan.asked.manifest).await.map_err(failed)?;
         let compared = plan.compared_again(&live).map_err(|error| failed(unfit(&error)))?;
@@ -391,7 +397,11 @@ async fn make(limiter: &RateLimiter, change: &Change, look: &Look<'_>) -> Result
     let mut tries = 0;
     loop {
         tries += 1;
+        let checked = check_unchanged(limiter, change).await;
+        // Last: nothing comes between this look and the write. One that lost its mark has met the
+        // changes of whoever has it, and says so.
         look.still().await?;
+        checked?;
         match attempt(limiter, change).await {
             // The store has waited already, and says so when others are in the way.
             Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::Busy) => {
@@ -405,7 +415,6 @@ async fn make(limiter: &RateLimiter, change: &Change, look: &Look<'_>) -> Result
 }
 
 async fn attempt(limiter: &RateLimiter, change: &Change) -> Result<u64, Error> {
-    check_unchanged(limiter, change).await?;
     match change {
         Change::Limits { place, after, .. } if after.is_empty() => {
             limiter.delete_limits(&place.level()).await?;

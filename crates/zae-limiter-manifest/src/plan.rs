@@ -261,7 +261,7 @@ pub struct Plan {
 }
 
 /// What a plan was made from, to make it again.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) manifest: Manifest,
     prune: bool,
@@ -309,9 +309,7 @@ impl Plan {
         self.changes = missing;
         self.kept = others;
         self.after = self.before.with(managed);
-        let Asked { manifest, prune, .. } = &*self.asked;
-        let (manifest, prune) = (manifest.clone(), *prune);
-        self.asked = Arc::new(Asked { manifest, prune, beside: Some(managed.clone()) });
+        Arc::make_mut(&mut self.asked).beside = Some(managed.clone());
         self
     }
 

@@ -1,7 +1,7 @@
 //! Buckets: the hot path of the contract.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -11,60 +11,9 @@ use zae_limiter_core::{
     TooManyLimits, Wait, bucket_ttl_ms,
 };
 
-use crate::{Adopted, Adoption, BoxFuture, Change, Page, PageRequest, StoreError, StoreFuture};
-
-/// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by
-/// many calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitsInForce {
-    /// The limits, in the order takes refer to.
-    pub limits: Arc<[Limit]>,
-    /// The level that supplied them.
-    pub source: LimitSource,
-    /// Freshness of the read that supplied them.
-    pub stamp: ConfigStamp,
-    /// How long an idle bucket is kept; `None` keeps it for ever. Computed once here, not on every
-    /// take.
-    pub ttl_ms: Option<i64>,
-}
-
-impl LimitsInForce {
-    /// Limits with the stamp of a store that has no configuration yet and the default time to live.
-    pub fn new(limits: impl Into<Arc<[Limit]>>, source: LimitSource) -> LimitsInForce {
-        LimitsInForce::resolved(limits, source, ConfigStamp::default(), BUCKET_TTL_MULTIPLIER)
-    }
-
-    /// No limits: for a member of a chain that has none and is only asked whether it is switched
-    /// off.
-    #[must_use]
-    pub fn none(stamp: ConfigStamp) -> LimitsInForce {
-        static NONE: LazyLock<Arc<[Limit]>> = LazyLock::new(|| Arc::from([]));
-        LimitsInForce {
-            limits: Arc::clone(&NONE),
-            source: LimitSource::Fallback,
-            stamp,
-            ttl_ms: None,
-        }
-    }
-
-    /// Limits as resolved from a configuration read.
-    pub fn resolved(
-        limits: impl Into<Arc<[Limit]>>,
-        source: LimitSource,
-        stamp: ConfigStamp,
-        ttl_multiplier: u32,
-    ) -> LimitsInForce {
-        let limits = limits.into();
-        let ttl_ms = if source.expires() { bucket_ttl_ms(&limits, ttl_multiplier) } else { None };
-        LimitsInForce { limits, source, stamp, ttl_ms }
-    }
-
-    /// Until when a bucket that is used at `now` is kept; `None` for ever.
-    #[must_use]
-    pub fn expiry(&self, now: TimeMs) -> Option<TimeMs> {
-        self.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms))
-    }
-}
+use crate::{
+    Adopted, Adoption, BoxFuture, Change, LimitsInForce, Page, PageRequest, StoreError, StoreFuture,
+};
 
 /// The request to one member of a chain, usually to its bucket.
 ///

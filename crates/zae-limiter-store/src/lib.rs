@@ -45,6 +45,7 @@ mod error;
 mod fault;
 mod forward;
 mod history;
+mod in_force;
 mod managed;
 mod memory;
 pub mod metric;
@@ -60,8 +61,8 @@ pub use adoption::{ADOPTED_MAX, Adopted, Adoption, COUNTED_BY_THE_HOUR};
 pub use block::{BlockStats, BlockStore, LocalBlocks};
 pub use bucket::{
     Adjusted, AtOnce, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta,
-    Grant, LimitsInForce, MemberTake, Order, Place, Places, Provisioned, Readiness, ResetRequest,
-    Restored, Stocked, bring_up_to_date,
+    Grant, MemberTake, Order, Place, Places, Provisioned, Readiness, ResetRequest, Restored,
+    Stocked, bring_up_to_date,
 };
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -75,6 +76,7 @@ pub use fault::{Fault, FaultPlan, FaultStore};
 #[doc(hidden)]
 pub use forward::StoreWrapper;
 pub use history::{AuditQuery, HistoryStore, RETENTION_MS, UsageQuery};
+pub use in_force::LimitsInForce;
 pub use managed::{MANAGED_BYTES_MAX, MANAGED_PARTS_MAX, Managed, ManagedChange};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use namespace::{DEFAULT_NAMESPACE, Namespace, NamespaceStatus, NamespaceStore, Purged};

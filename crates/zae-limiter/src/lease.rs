@@ -96,8 +96,8 @@ impl Lease {
     ) -> Lease {
         let Grant { plan, operation, amounts } = grant;
         let ledger = Ledger::granted(plan, operation, amounts, std::mem::take(places));
-        // Made where it stays: `Box::new` would make it first and copy it then, and one report after
-        // the other costs less than all the room there is for them.
+        // Made where it stays: `Box::new` would make it first and copy it then, and one report
+        // after the other costs less than all the room there is for them.
         let mut inner = Box::write(
             Box::new_uninit(),
             Inner {

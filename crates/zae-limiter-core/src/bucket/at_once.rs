@@ -11,8 +11,9 @@ const LIMITS_AT_ONCE_MAX: usize = 4;
 
 impl BucketState {
     /// Takes, and adds a report per take to `reports`, which is empty. False, and neither was
-    /// changed, when a take is short, or when more than the usual would change: gaps, a lead, loans,
-    /// retired limits, another hour, a clock that went back. [`decide`](crate::decide) then decides.
+    /// changed, when a take is short, or when more than the usual would change: gaps, a lead,
+    /// loans, retired limits, another hour, a clock that went back. [`decide`](crate::decide) then
+    /// decides.
     #[inline]
     pub fn take_at_once(&mut self, takes: &[Take], now: TimeMs, reports: &mut Reports) -> bool {
         let elapsed_ms = now.since(self.refilled_at);

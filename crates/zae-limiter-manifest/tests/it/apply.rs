@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
-use zae_limiter::store::{Fault, FaultStore};
+use zae_limiter::store::{BoxFuture, Fault, FaultStore};
 use zae_limiter::{
-    AuditAction, AuditQuery, AuditSubject, ErrorKind, Level, MemoryStore, RateLimiter,
-    StoreErrorKind,
+    AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Level, MemoryStore, RateLimiter,
+    StoreErrorKind, SystemClock, TimeMs,
 };
 use zae_limiter_manifest::{Apply, Live, Manifest, Over, Plan, apply, export};
 
@@ -17,9 +18,30 @@ async fn plan(limiter: &RateLimiter, manifest: &Manifest, prune: bool) -> Plan {
     Plan::new(manifest, &live, prune).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Time passes as it does, but for what an apply waits for that takes over.
+struct Hasty(SystemClock);
+
+impl Clock for Hasty {
+    fn now(&self) -> TimeMs {
+        self.0.now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        match duration <= Duration::from_secs(2) {
+            true => Box::pin(std::future::ready(())),
+            false => self.0.sleep(duration),
+        }
+    }
+}
+
 /// Somebody knows that an apply before is gone.
 fn at_once() -> Apply<'static> {
-    Apply { over: Over::Now, ..Apply::default() }
+    let clock = Arc::new(Hasty(SystemClock::new()));
+    Apply { over: Over::Now, clock, ..Apply::default() }
 }
 
 /// Calls that a store still answers.
@@ -216,8 +238,8 @@ async fn parts_that_are_half_written_lose_no_place() {
     let text = format!("{{namespace: default, entities: {{{}}}}}", entities.join(", "));
     let manifest = Manifest::read(&text).expect("a good file").manifest;
     let nothing = Manifest::empty(manifest.namespace.clone());
-    // A write of each part, a look before it, and what each change needs.
-    let whole = 400 * 2;
+    // A write of each part, a look before it, and what each change needs: two looks and a write.
+    let whole = 400 * 3;
     let cuts = (0..10).chain(whole..whole + 20);
     let (mut cut_off, mut ended) = (0, 0);
     for (prune, cut) in cuts.flat_map(|cut| [(false, cut), (true, cut)]) {

@@ -257,7 +257,7 @@ async fn what_changed_until_the_mark_was_taken_is_compared_again() {
 async fn what_somebody_sets_by_hand_is_not_removed() {
     let world = World::new();
     let limiter = world.sound();
-    let both = "{namespace: default, resources: {a: {limits: {rpm: 5}}, b: {disabled: false}}}";
+    let both = "{namespace: default, resources: {a: {limits: {rpm: 5/min}}, b: {disabled: false}}}";
     let (both, none) = [both, "{namespace: default}"]
         .map(|text| Manifest::read(text).expect("a good file").manifest)
         .into();
@@ -308,8 +308,8 @@ async fn a_look_that_took_too_long_is_repeated() {
     apply(&one, &first, &world.how("first")).await.expect("an apply");
     let order = looks.lock().expect("a lock").clone();
     assert_eq!(
-        order[..5],
-        ["set_managed", "asleep", "managed", "managed", "set_flag"],
+        order[..6],
+        ["set_managed", "level", "asleep", "managed", "managed", "set_flag"],
         "{order:?}"
     );
 }

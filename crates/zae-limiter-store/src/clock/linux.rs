@@ -1,5 +1,5 @@
-//! The real clock of Linux. Asked directly it costs two thirds of what the standard library makes of
-//! it, and the kernel keeps a reading of its last tick, which costs a seventh.
+//! The real clock of Linux. Asked directly it costs two thirds of what the standard library makes
+//! of it, and the kernel keeps a reading of its last tick, which costs a seventh.
 #![expect(clippy::disallowed_methods, reason = "one of the two places that read the real clock")]
 
 use std::time::Duration;

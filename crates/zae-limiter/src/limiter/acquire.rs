@@ -1,9 +1,9 @@
 //! Admission: the path of a request, from names to lease.
 //!
-//! `acquire` traces and counts (`Call`). It first tries `acquire_at_once`, a plain function: a cached plan
-//! and a store that answers without waiting need nothing of what follows. Then every function adds
-//! one policy and calls the next: `admit_or_degrade` lets a call pass while the store is down,
-//! `retry_for` waits for limits, `within_deadline` asks the breaker and bounds the time,
+//! `acquire` traces and counts (`Call`). It first tries `acquire_at_once`, a plain function: a
+//! cached plan and a store that answers without waiting need nothing of what follows. Then every
+//! function adds one policy and calls the next: `admit_or_degrade` lets a call pass while the store
+//! is down, `retry_for` waits for limits, `within_deadline` asks the breaker and bounds the time,
 //! `with_fresh_limits` repeats an attempt whose limits were stale, and `attempt` plans and takes.
 
 use std::convert::Infallible;
@@ -133,8 +133,8 @@ impl RateLimiter {
         }
     }
 
-    /// A decision without waiting: the number of the take. What the store says of a grant is written
-    /// into `taken`: it is large, and moves once from there.
+    /// A decision without waiting: the number of the take. What the store says of a grant is
+    /// written into `taken`: it is large, and moves once from there.
     pub(super) fn decide_at_once(
         &self,
         plan: &Arc<Plan>,

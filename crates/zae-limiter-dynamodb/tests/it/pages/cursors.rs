@@ -25,7 +25,7 @@ async fn a_cursor_is_good_for_another_process() {
 async fn what_can_not_be_a_cursor_is_refused() {
     let rig = filled(EvalOptions::new()).await;
     let store = rig.store().await;
-    let long = "x".repeat(300);
+    let long = "x".repeat(600);
     for text in ["", "a b", "käse", "line\nbreak", "\u{0}", &long] {
         for listing in LISTINGS {
             let error = page(&store, listing, &PageRequest::after(10, Cursor(text.to_owned())))
