@@ -59,7 +59,7 @@ async fn an_item_has_what_the_bucket_had_and_no_use() {
     // A second of 7 a day is less than a millitoken: it is in the remainder.
     assert_eq!(number_of("b_rpm_tk"), 4_000);
     assert_eq!(item["rf"], number(now.0));
-    assert!(item.get("b_rpm_rm").is_some() && item["rmf"] == item["rf"], "{item:?}");
+    assert!(item.contains_key("b_rpm_rm") && item["rmf"] == item["rf"], "{item:?}");
     assert_eq!(item["b_rpm_gp"], number(5));
     assert_eq!(number_of("b_tpm_tk"), -999_999);
     assert_eq!(item["ret"], AttributeValue::Ss(vec!["tpm".to_owned()]));
