@@ -15,9 +15,6 @@ use super::RateLimiter;
 use super::admin::admin_span;
 use crate::error::Error;
 
-/// Pages that are gone over at most: a hundred million windows of usage.
-const PAGES_MAX: usize = 100_000;
-
 const HOURLY: UsageWindow = UsageWindow::Hourly;
 
 /// Is told what a migration has done so far.
@@ -161,7 +158,7 @@ impl RateLimiter {
             let is_there =
                 if how.dry_run { target.usage_names(window).await? } else { HashSet::new() };
             let mut query = all_usage(window);
-            for _ in 0..PAGES_MAX {
+            loop {
                 let page = self.usage(&query).await?;
                 for part in page.items.chunks(ADOPTED_MAX) {
                     let answers = if how.dry_run {
@@ -213,7 +210,7 @@ impl RateLimiter {
 
     async fn usage_names(&self, window: UsageWindow) -> Result<HashSet<WindowName>, Error> {
         let (mut names, mut query) = (HashSet::new(), all_usage(window));
-        for _ in 0..PAGES_MAX {
+        loop {
             let page = self.usage(&query).await?;
             names.extend(page.items.iter().map(window_of));
             let Some(cursor) = page.next else { break };
