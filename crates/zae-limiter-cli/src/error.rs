@@ -63,6 +63,11 @@ impl Failure {
         Failure::new("aborted", message)
     }
 
+    /// A signal ended it half way.
+    pub(crate) fn stopped(message: impl Into<String>) -> Failure {
+        Failure::new("stopped", message)
+    }
+
     /// The local engine does not do what it should.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn engine(message: impl Into<String>) -> Failure {

@@ -129,10 +129,17 @@ impl<'a> Reader<'a> {
         for (name, tokens) in table {
             let name = name.get_ref().as_ref();
             let wrong = |fix: &str| at(self.text, tokens.span(), &format!("take: {name}: {fix}"));
-            if !limits.iter().any(|limit| limit.name() == name) {
+            let Some(limit) = limits.iter().find(|limit| limit.name() == name) else {
                 return Err(wrong("no line of `limits` has this name"));
-            }
+            };
             let value = whole(tokens).ok_or_else(|| wrong("write a whole number of tokens"))?;
+            let most = limit.capacity();
+            if value > most {
+                return Err(wrong(&format!(
+                    "{value} is more than its limit ever holds, so every call would be refused; \
+                     take at most {most}, or raise the limit"
+                )));
+            }
             take.push((name.to_owned(), value));
         }
         Ok(take)

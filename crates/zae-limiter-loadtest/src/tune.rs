@@ -13,8 +13,8 @@ pub struct Step {
     pub users: u32,
     /// Granted calls per second.
     pub granted_per_s: f64,
-    /// In microseconds.
-    pub p95_us: f64,
+    /// In microseconds; null when nothing was granted.
+    pub p95_us: Option<f64>,
     /// The baseline's p95 in parts of this step's: 1 is as fast as one user alone.
     pub efficiency: f64,
     /// How many were refused.
@@ -62,9 +62,12 @@ impl Tuning {
     /// What a step came to.
     pub fn add(&mut self, users: u32, report: &Report) {
         let part = &report.total;
-        let p95 = part.latency_us.p95;
+        let p95 = Some(part.latency_us.p95).filter(|_| part.granted > 0);
         let base = self.steps.first().map_or(p95, |step| step.p95_us);
-        let efficiency = if p95 > 0.0 { ((base / p95) * 1_000.0).round() / 1_000.0 } else { 0.0 };
+        let efficiency = match (base, p95) {
+            (Some(base), Some(p95)) if p95 > 0.0 => ((base / p95) * 1_000.0).round() / 1_000.0,
+            _ => 0.0,
+        };
         let step = Step {
             users,
             granted_per_s: part.granted_per_s,

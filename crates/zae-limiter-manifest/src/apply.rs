@@ -54,6 +54,8 @@ pub struct Apply<'a> {
     pub reason: Option<String>,
     /// Called after each change, with how many are made and how many there are.
     pub progress: Option<&'a (dyn Fn(usize, usize) + Send + Sync)>,
+    /// True when this apply shall end: no further change begins, and the mark is laid down.
+    pub stopped: Option<&'a (dyn Fn() -> bool + Send + Sync)>,
     /// Who applies, in words for others who come in between: a person, a machine, a pipeline.
     pub who: String,
     /// The process that applies, in words that a program on the same machine understands.
@@ -71,6 +73,7 @@ impl Default for Apply<'_> {
         Apply {
             reason: None,
             progress: None,
+            stopped: None,
             who: "a program".to_owned(),
             process: None,
             over: Over::default(),
@@ -111,6 +114,8 @@ pub struct ApplyError {
     pub other: Option<Mark>,
     /// Another apply is the reason, whether or not its mark is known.
     pub overlaps: bool,
+    /// The caller wanted it ([`Apply::stopped`]).
+    pub stopped: bool,
     /// What the store says; a `Conflict` when another apply is the reason.
     pub source: Error,
 }
@@ -124,7 +129,7 @@ impl fmt::Display for ApplyError {
             other => other.to_string(),
         };
         match at {
-            _ if self.overlaps => f.write_str(&said),
+            _ if self.overlaps || self.stopped => f.write_str(&said),
             Some(at) => write!(f, "{made} of {total} changes were made, then {at}: {said}"),
             None if *made == 0 => write!(f, "no change was made: {said}"),
             None => write!(
@@ -141,9 +146,14 @@ impl ApplyError {
         let conflict = |message: String| {
             Error::from(StoreError::new(StoreErrorKind::Conflict, "limits_apply", message))
         };
-        let overlaps = !matches!(stop, Stop::Failed(_));
+        let overlaps = matches!(stop, Stop::Held(_) | Stop::Lost(_));
+        let stopped = matches!(stop, Stop::Asked);
         let (other, source) = match stop {
             Stop::Failed(error) => (None, error),
+            Stop::Asked => {
+                let message = format!("stopped after {made} of {total} changes");
+                (None, Invalid::Refused(message).into())
+            }
             Stop::Held(mark) => {
                 let message =
                     format!("another apply is at work: {}; nothing was changed", mark.in_words());
@@ -159,7 +169,8 @@ impl ApplyError {
                 (mark, conflict(message))
             }
         };
-        ApplyError { made, total, at: at.map(ToString::to_string), other, overlaps, source }
+        let at = at.map(ToString::to_string);
+        ApplyError { made, total, at, other, overlaps, stopped, source }
     }
 }
 
@@ -247,7 +258,7 @@ async fn hold_and_work(
     match outcome {
         Ok(()) => Ok(()),
         Err((at, stop)) => {
-            if matches!(stop, Stop::Failed(_)) {
+            if matches!(stop, Stop::Failed(_) | Stop::Asked) {
                 hold.lay_down().await;
             }
             Err(ApplyError::new(applied.changes, total, at, stop))
@@ -269,7 +280,8 @@ async fn work<'a>(
     let mut beat = hold.beat();
     for phase in phases(&plan.changes) {
         let look = hold.look();
-        let mut made = stream::iter(phase)
+        let wanted = || !how.stopped.is_some_and(|stopped| stopped());
+        let mut made = stream::iter(phase.into_iter().take_while(|_| wanted()))
             .map(|change| {
                 let look = look.clone();
                 async move { (change, make(limiter, change, &look).await) }
@@ -290,6 +302,11 @@ async fn work<'a>(
                     beat = hold.beat();
                 }
             }
+        }
+        drop(made);
+        // Those that had begun have ended.
+        if !wanted() && applied.changes < total {
+            return Err((None, Stop::Asked));
         }
     }
     // A sign of life that is under way may still land; the last write knows its own.

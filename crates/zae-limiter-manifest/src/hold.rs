@@ -34,6 +34,8 @@ pub(crate) enum Stop {
     Held(Mark),
     /// Another one has taken over, or everything is gone.
     Lost(Option<Mark>),
+    /// The caller wants it.
+    Asked,
     /// The store, or what the store says.
     Failed(Error),
 }

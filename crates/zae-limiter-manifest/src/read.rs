@@ -93,7 +93,7 @@ impl Manifest {
     /// # Ok::<_, zae_limiter_manifest::ReadError>(())
     /// ```
     pub fn read(text: &str) -> Result<Read, ReadError> {
-        let mut reader = Reader::default();
+        let mut reader = Reader { text, ..Reader::default() };
         let manifest = match yaml::parse(text) {
             Ok(node) => reader.manifest(&node),
             Err((line, message)) => {
@@ -114,7 +114,9 @@ impl Manifest {
 }
 
 #[derive(Default)]
-struct Reader {
+struct Reader<'t> {
+    /// The file.
+    text: &'t str,
     path: Vec<String>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
@@ -122,7 +124,7 @@ struct Reader {
 
 type Entries<'a> = BTreeMap<&'a str, &'a (Key, Node)>;
 
-impl Reader {
+impl Reader<'_> {
     fn problem(&mut self, line: u64, message: impl Into<String>) {
         let problem = self.at(line, message);
         self.problems.push(problem);
@@ -133,7 +135,7 @@ impl Reader {
     }
 
     /// Does something at a place below this one.
-    fn below<T>(&mut self, key: &str, read: impl FnOnce(&mut Reader) -> T) -> T {
+    fn below<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(key.to_owned());
         let answer = read(self);
         self.path.pop();
@@ -152,12 +154,13 @@ impl Reader {
         }
     }
 
-    /// The entries of a mapping, all of whose keys are known.
-    fn entries<'a>(&mut self, node: &'a Node, known: &[&str]) -> Entries<'a> {
+    /// The entries of a mapping, all of whose keys are known. Those that the caller refuses in
+    /// words of its own are no advice.
+    fn entries<'a>(&mut self, node: &'a Node, known: &[&str], refused: &[&str]) -> Entries<'a> {
         let mut found = Entries::new();
         for entry in self.map(node) {
             let key = entry.0.text.as_str();
-            if known.contains(&key) {
+            if known.contains(&key) || refused.contains(&key) {
                 found.insert(key, entry);
             } else {
                 let message = format!("is no key here; use one of {}", known.join(", "));
@@ -168,7 +171,7 @@ impl Reader {
     }
 
     fn manifest(&mut self, node: &Node) -> Option<Manifest> {
-        let entries = self.entries(node, keys::FILE);
+        let entries = self.entries(node, keys::FILE, &[]);
         let namespace = match entries.get("namespace") {
             Some((_, node)) => self.below("namespace", |reader| reader.name::<NamespaceName>(node)),
             None => {
@@ -215,9 +218,7 @@ impl Reader {
         node: &Node,
         levels: &mut BTreeMap<Place, LevelSpec>,
     ) -> Option<OnUnavailable> {
-        let mut known = keys::SYSTEM.to_vec();
-        known.extend(["disabled", "cascade"]);
-        let entries = self.entries(node, &known);
+        let entries = self.entries(node, keys::SYSTEM, &["disabled", "cascade"]);
         for key in ["disabled", "cascade"] {
             if let Some((key, _)) = entries.get(key) {
                 let message = "the system level has none; give it to a resource or an entity";
@@ -242,9 +243,7 @@ impl Reader {
 
     /// A resource, or a resource of an entity. `None` when it says nothing.
     fn level(&mut self, line: u64, node: &Node) -> Option<LevelSpec> {
-        let mut known = keys::LEVEL.to_vec();
-        known.push("cascade");
-        let entries = self.entries(node, &known);
+        let entries = self.entries(node, keys::LEVEL, &["cascade"]);
         if let Some((key, _)) = entries.get("cascade") {
             let message = "cascade policies of levels are not supported; an entity cascades by \
                            `cascade: true` beside its parent";
@@ -270,7 +269,7 @@ impl Reader {
         node: &Node,
         levels: &mut BTreeMap<Place, LevelSpec>,
     ) -> Option<EntitySpec> {
-        let entries = self.entries(node, keys::ENTITY);
+        let entries = self.entries(node, keys::ENTITY, &[]);
         let own = LevelSpec { limits: self.limits_in(&entries), flag: self.flag_in(&entries) };
         if own != LevelSpec::default() {
             levels.insert(Place::entity(id.clone(), None), own);
@@ -402,9 +401,7 @@ impl Reader {
             self.problem(node.line, message);
             return None;
         }
-        let mut known = keys::LIMIT.to_vec();
-        known.extend(keys::OTHER_KINDS);
-        let entries = self.entries(node, &known);
+        let entries = self.entries(node, keys::LIMIT, keys::OTHER_KINDS);
         let before = self.problems.len();
         for kind in keys::OTHER_KINDS {
             let Some((key, node)) = entries.get(kind) else { continue };
@@ -478,19 +475,30 @@ impl Reader {
         }
     }
 
-    /// A name. A number is a name too where its rule allows it.
+    /// A name. A number is a name too where its rule allows it and its digits stand in the file: not
+    /// 0x1F, which YAML takes for 31.
     fn name<N: FromStr>(&mut self, node: &Node) -> Option<N>
     where
         N::Err: fmt::Display,
     {
         match &node.value {
             Value::Text(text) => self.parsed(node.line, text),
-            Value::Whole(number) => self.parsed(node.line, &number.to_string()),
+            Value::Whole(number) if self.is_written(node.line, &number.to_string()) => {
+                self.parsed(node.line, &number.to_string())
+            }
             other => {
                 self.problem(node.line, format!("{} is no name; put it in quotes", other.shown()));
                 None
             }
         }
+    }
+
+    fn is_written(&self, line: u64, digits: &str) -> bool {
+        let number = usize::try_from(line).unwrap_or(usize::MAX);
+        let line = number.checked_sub(1).and_then(|above| self.text.lines().nth(above));
+        line.is_some_and(|line| {
+            line.split(|sign: char| !sign.is_ascii_alphanumeric()).any(|word| word == digits)
+        })
     }
 
     fn parsed<N: FromStr>(&mut self, line: u64, text: &str) -> Option<N>

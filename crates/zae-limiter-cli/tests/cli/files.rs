@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
 
@@ -351,6 +351,29 @@ fn an_apply_of_5000_entities_goes_on_after_kill_9() {
     let (exit, plan) = cut.raw("limits plan -f many.yaml --prune");
     let line = "0 to add, 0 to change, 0 to remove, 10001 as in the file\n";
     assert_eq!((exit, plan.as_str()), (0, line));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_apply_that_is_terminated_ends_the_changes_it_has_begun_and_leaves_no_mark() {
+    let sandbox = Sandbox::with_store();
+    std::fs::write(sandbox.path("many.yaml"), many(5_000)).expect("a file");
+    let mut command = sandbox.command(&["limits", "apply", "-f", "many.yaml"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let is_begun = || sandbox.raw("limits export").1.contains("    cascade: ");
+    assert!((0..1_000).any(|_| is_begun()), "it never began");
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{said}");
+    assert!(said.contains("error: stopped after ") && said.contains(" changes"), "{said}");
+    assert!(said.contains("goes on from there"), "{said}");
+    let plan = sandbox.run("limits plan -f many.yaml --output json");
+    assert!(plan.contains("\"resumes\":true"), "{}", &plan[..200]);
+    // Nobody is watched for.
+    let again = sandbox.run("limits apply -f many.yaml");
+    assert!(again.contains("exit 0") && !again.contains("watching"), "{again}");
 }
 
 /// All of it would be added; looking creates no file.

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod reports;
 #[cfg(feature = "dynamodb")]
 mod stacks;
 #[cfg(all(unix, feature = "dynamodb"))]

@@ -47,6 +47,11 @@ fn a_wrong_field_is_named_with_its_value_and_the_fix() {
         &["limits: \"rpm:1\": write a list"],
     );
     wrong("tpm = 800", "tpd = 800", &["line 6: take: tpd: no line of `limits` has this name"]);
+    wrong(
+        "tpm = 800",
+        "tpm = 150_001",
+        &["line 6: take: tpm: 150001 is more than its limit ever holds", "at most 150000"],
+    );
     wrong("tpm = 800", "tpm = -8", &["line 6: take: tpm: write a whole number"]);
     wrong("{ rpm = 1, tpm = 800 }", "{}", &["line 6: take: {}: name at least one limit"]);
     wrong("{ rpm = 1, tpm = 800 }", "1", &["line 6: take: 1: name at least one limit"]);

@@ -58,6 +58,7 @@ async fn no_answer_at_all_is_not_fast() {
     let mut tuning = Tuning::new(0.8);
     tuning.add(1, &report);
     assert_eq!((tuning.steps[0].efficiency, tuning.next(8)), (0.0, None));
+    assert_eq!(tuning.steps[0].p95_us, None, "not zero microseconds");
     assert_eq!(tuning.best_users, None, "one user alone was not served");
 }
 

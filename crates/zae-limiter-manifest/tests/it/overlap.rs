@@ -379,3 +379,29 @@ async fn who_watches_hears_of_an_end() {
     done.expect("an apply");
     assert_eq!(watched, Watched::Ended);
 }
+
+#[tokio::test]
+async fn an_apply_that_is_told_to_stop_ends_between_two_changes_and_lays_its_mark_down() {
+    let world = World::new();
+    let limiter = world.sound();
+    let file = flags(40, "true");
+    let made = AtomicUsize::new(0);
+    let progress = |now: usize, _: usize| made.store(now, Ordering::Relaxed);
+    let stopped = || made.load(Ordering::Relaxed) >= 3;
+    let how =
+        Apply { progress: Some(&progress), stopped: Some(&stopped), ..world.how("a terminal") };
+    let first = plan(&limiter, &file).await;
+    let error = world.passing(apply(&limiter, &first, &how)).await.expect_err("it was stopped");
+    assert!(error.stopped && !error.overlaps && error.at.is_none(), "{error:?}");
+    // Those that were under way ended.
+    assert!((3..=6).contains(&error.made), "{error}");
+    assert_eq!(error.to_string(), format!("stopped after {} of 40 changes", error.made));
+    let left = plan(&limiter, &file).await;
+    assert!(left.held().is_none(), "nobody has to watch");
+    assert_eq!(left.changes.len(), 40 - error.made);
+    let began = world.clock.monotonic();
+    let done =
+        world.passing(apply(&limiter, &left, &world.how("another"))).await.expect("the rest");
+    assert_eq!(done.changes, 40 - error.made);
+    assert!(world.clock.monotonic() - began <= Duration::from_secs(2));
+}

@@ -100,6 +100,32 @@ fn every_mistake_is_told_at_once() {
     assert_eq!(found.len(), 21, "{found:#?}");
 }
 
+/// Not the keys that are refused in words of their own.
+#[test]
+fn the_advice_about_a_key_can_be_followed() {
+    for (text, advice) in [
+        ("system: {x: 1}", "line 2: system.x: is no key here; use one of on_unavailable, limits"),
+        (
+            "resources: {a: {x: 1}}",
+            "line 2: resources.a.x: is no key here; use one of limits, disabled",
+        ),
+        (
+            "system: {limits: {rpm: {capacity: 1, x: 1}}}",
+            "line 2: system.limits.rpm.x: is no key here; use one of capacity, burst, \
+             refill_amount, refill_period",
+        ),
+    ] {
+        assert_eq!(problems(&format!("namespace: default\n{text}\n")), [advice]);
+    }
+}
+
+#[test]
+fn a_number_is_a_name_as_it_is_written_only() {
+    assert_eq!(read("namespace: default\nentities: {a: {parent: 31}}\n").entities.len(), 1);
+    let found = problems("namespace: default\nentities: {a: {parent: 0x1F}}\n");
+    assert_eq!(found, ["line 2: entities.a.parent: 31 is no name; put it in quotes"]);
+}
+
 #[test]
 fn a_file_that_is_no_mapping_or_has_no_namespace_is_refused() {
     for (text, words) in [

@@ -1,5 +1,9 @@
 //! `limits apply`.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::{Either, select};
 use serde::Serialize;
 use zae_limiter::SystemClock;
 use zae_limiter::domain::rfc3339;
@@ -8,7 +12,7 @@ use zae_limiter_manifest::{Apply, ApplyError, GONE_AFTER, Mark, Over, Watched, a
 use super::process::{self, Fate};
 use super::{Compared, PlanForm, compare, fate, note_about_kept, note_about_resumption, text};
 use crate::args::limits::LimitsApplyArgs;
-use crate::commands::shared::namespaces;
+use crate::commands::shared::{namespaces, stop};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -93,16 +97,35 @@ async fn applied(
     };
     let progress = Progress::start(context.printer, "applying");
     let say = |made: usize, total: usize| progress.say(format!("{made} of {total} changes"));
+    let is_stopped = AtomicBool::new(false);
+    let stopped = || is_stopped.load(Ordering::Relaxed);
     let how = Apply {
         reason: args.reason.clone(),
         progress: Some(&say),
+        stopped: Some(&stopped),
         who: process::who(context.settings.principal.as_ref()),
         process: process::this(),
         // Whether another one is gone is known by now.
         over: Over::Now,
         ..Apply::default()
     };
-    let applied = apply(&limiter, &compared.plan, &how).await;
+    let work = pin!(apply(&limiter, &compared.plan, &how));
+    let applied = match select(work, pin!(stop::wanted(false)?)).await {
+        Either::Left((applied, _)) => applied,
+        Either::Right(((), work)) => {
+            is_stopped.store(true, Ordering::Relaxed);
+            // What has begun is ended, unless somebody is in a hurry.
+            match select(work, pin!(stop::wanted(false)?)).await {
+                Either::Left((applied, _)) => applied,
+                Either::Right(((), _)) => {
+                    return Err(Failure::stopped(
+                        "stopped at once; the next apply goes on from there",
+                    )
+                    .into());
+                }
+            }
+        }
+    };
     drop(progress);
     Ok(applied.map(|applied| {
         (form.applied, form.buckets) = (applied.changes, applied.buckets);
@@ -185,6 +208,10 @@ async fn register(
 
 fn failed(context: &Context<'_>, error: &ApplyError) -> Failure {
     let failure = Failure::of_error(&error.source, error.to_string());
+    if error.stopped {
+        let again = context.command(&["limits", "apply", "-f", "FILE"]);
+        return Failure::stopped(error.to_string()).hint(format!("{again} goes on from there"));
+    }
     if is_refused(error) {
         return failure.hint(what_to_do(context));
     }

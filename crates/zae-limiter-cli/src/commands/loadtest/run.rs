@@ -128,8 +128,18 @@ fn check_file(flag: &str, path: Option<&Path>) -> Result<(), Failure> {
             let failure = Failure::usage(format!("{flag} {shown}: its folder is not there"));
             Err(failure.hint(format!("make the folder {}", folder.display())))
         }
-        _ => Ok(()),
+        _ => try_file(path).map_err(|error| {
+            let failure = Failure::usage(format!("{flag} {shown}: {error}"));
+            failure.hint("name a file that can be written")
+        }),
     }
+}
+
+/// Opens a file for writing, and leaves what is there.
+fn try_file(path: &Path) -> std::io::Result<()> {
+    let is_new = !path.exists();
+    std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { std::fs::remove_file(path) } else { Ok(()) }
 }
 
 /// What the end is worth: an incomplete report is told, and one that is of little use is an error.

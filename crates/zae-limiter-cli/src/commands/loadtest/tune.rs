@@ -52,7 +52,7 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
         table.row([
             Cell::toned(step.users, tone),
             Cell::plain(step.granted_per_s),
-            Cell::plain(time(step.p95_us)),
+            Cell::plain(step.p95_us.map_or("-".to_owned(), time)),
             Cell::plain(step.efficiency),
             Cell::plain(step.refused),
             Cell::plain(step.errors),
