@@ -9,7 +9,7 @@ use zae_limiter::{
     AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Level, MemoryStore, RateLimiter,
     StoreErrorKind, SystemClock, TimeMs,
 };
-use zae_limiter_manifest::{Apply, Live, Manifest, Over, Plan, apply, export};
+use zae_limiter_manifest::{Apply, Live, Managed, Manifest, Over, Plan, apply, export};
 
 use crate::fixture;
 
@@ -276,4 +276,28 @@ async fn a_level_that_somebody_changes_meanwhile_is_not_overwritten() {
     assert!(error.at.is_some_and(|at| at.contains("system")));
     let stored = limiter.level(&Level::System).await.expect("a level").expect("limits");
     assert_eq!(stored.limits[0].to_string(), "rpm:7/min");
+}
+
+/// Places that come before those that are managed already move lines from part to part.
+#[tokio::test]
+async fn lines_that_move_to_later_parts_are_never_lost() {
+    let file = |from: usize| {
+        let entity = |n: usize| format!("{}{n:05}: {{disabled: true}}", "x".repeat(200));
+        let entities: Vec<String> = (from..3_000).map(entity).collect();
+        let text = format!("{{namespace: default, entities: {{{}}}}}", entities.join(", "));
+        Manifest::read(&text).expect("a good file").manifest
+    };
+    let (few, all) = (file(400), file(0));
+    for cut in 0..14 {
+        let (limiter, calls) = in_namespace(&few).await;
+        let first = plan(&limiter, &few, false).await;
+        apply(&limiter, &first, &at_once()).await.expect("an apply");
+        let wanted = plan(&limiter, &all, false).await;
+        calls.left(cut);
+        apply(&limiter, &wanted, &at_once()).await.expect_err("it is cut off");
+        calls.left(Calls::ALL);
+        let found = Managed::read(&limiter).await.expect("a read").places;
+        let lost = Managed::of(&few).places.into_keys().find(|place| !found.contains_key(place));
+        assert_eq!(lost, None, "cut {cut}");
+    }
 }
