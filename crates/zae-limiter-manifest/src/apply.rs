@@ -5,14 +5,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt as _};
 use zae_limiter::store::{Entropy, SystemEntropy};
 use zae_limiter::{
-    Clock, EntityId, EntityUpdate, Error, ErrorKind, Invalid, LimitsChange, NewEntity, RateLimiter,
-    StoreError, StoreErrorKind, SystemClock,
+    Clock, EntityId, EntityUpdate, Error, ErrorKind, Invalid, LevelConfig, LimitsChange, NewEntity,
+    RateLimiter, StoreError, StoreErrorKind, SystemClock,
 };
 
 use crate::hold::{Details, Hold, Look, Stop, is_conflict};
@@ -28,10 +30,11 @@ const WRITES_AT_ONCE: usize = 4;
 /// Attempts at a change that finds the store busy.
 const TRIES_MAX: u32 = 5;
 
-/// How long the last writes of an apply that lost its mark may be under way.
+/// How long the last writes of an apply that lost its mark may be under way: as long one that takes
+/// over waits before it compares.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
-/// How often an apply that takes over compares and writes, until nothing differs.
+/// How often an apply compares again that finds the one before has ended meanwhile.
 const COMPARES_MAX: u32 = 5;
 
 /// The longest reason, in bytes.
@@ -142,7 +145,7 @@ impl fmt::Display for ApplyError {
 }
 
 impl ApplyError {
-    fn new(made: usize, total: usize, at: Option<&Change>, stop: Stop) -> ApplyError {
+    fn new(made: usize, total: usize, at: Option<String>, stop: Stop) -> ApplyError {
         let conflict = |message: String| {
             Error::from(StoreError::new(StoreErrorKind::Conflict, "limits_apply", message))
         };
@@ -169,7 +172,6 @@ impl ApplyError {
                 (mark, conflict(message))
             }
         };
-        let at = at.map(ToString::to_string);
         ApplyError { made, total, at, other, overlaps, stopped, source }
     }
 }
@@ -180,7 +182,8 @@ impl ApplyError {
 /// The order: limits from the system down, flags that disable, entities with parents first, other
 /// flags, and last what is removed. A level that somebody else has changed since the plan was made
 /// ends the apply with `Conflict`, and so does another apply that is at work. One that takes over
-/// compares again when it has the mark, because the one before was writing until then.
+/// compares again when it has the mark and the last writes of the one before have ended. Changes
+/// that have begun when another one fails are ended, not dropped.
 ///
 /// Cost: one write before and one after the changes, one read before each of them (two before flags
 /// and removals), and a write every ten seconds, as a sign of life.
@@ -209,28 +212,20 @@ pub async fn apply(
     let mut again = None;
     for _ in 0..COMPARES_MAX {
         let current = again.as_ref().unwrap_or(plan);
-        let outcome = hold_and_work(limiter, current, how, &mut applied).await;
-        if plan.held().is_none() {
-            outcome?;
-            return Ok(applied);
+        match hold_and_work(limiter, current, how, &mut applied).await {
+            Ok(()) => return Ok(applied),
+            Err(Ended::For(error)) => return Err(error),
+            // The one before was still at work when the plan was made, and has ended since.
+            Err(Ended::Moved(error)) if plan.held().is_none() => return Err(error),
+            Err(Ended::Moved(_)) => {}
         }
-        // Until its mark was taken, the one before was still writing: places that this plan found
-        // as in the file may be others by now, and others may be changed that it was about to
-        // change.
-        match outcome {
-            Err(error) if error.overlaps || !is_conflict(&error.source) => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        how.clock.sleep(UNDER_WAY).await;
-        let failed = |error| ApplyError::new(applied.changes, total, None, Stop::Failed(error));
-        let live = Live::read(limiter, &plan.asked.manifest).await.map_err(failed)?;
-        let compared = plan.compared_again(&live).map_err(|error| failed(unfit(&error)))?;
+        let failed = |stop| ApplyError::new(applied.changes, total, None, stop);
+        let compared = compared_again(limiter, plan).await.map_err(failed)?;
         if compared.is_empty() {
             return Ok(applied);
         }
         if let Some(mark) = compared.held() {
-            let stop = Stop::Lost(Some(mark.clone()));
-            return Err(ApplyError::new(applied.changes, total, None, stop));
+            return Err(failed(Stop::Held(mark.clone())));
         }
         again = Some(compared);
     }
@@ -239,8 +234,22 @@ pub async fn apply(
     Err(ApplyError::new(applied.changes, total, None, Stop::Failed(error.into())))
 }
 
+/// The plan for what the store has by now.
+async fn compared_again(limiter: &RateLimiter, plan: &Plan) -> Result<Plan, Stop> {
+    let live = Live::read(limiter, &plan.asked.manifest).await?;
+    plan.compared_again(&live).map_err(|error| Stop::Failed(unfit(&error)))
+}
+
 fn unfit(error: &PlanError) -> Error {
     Error::from(Invalid::Refused(error.to_string()))
+}
+
+/// How one plan under one mark ended early.
+enum Ended {
+    /// For this reason.
+    For(ApplyError),
+    /// Before it had the mark: what was read is old.
+    Moved(ApplyError),
 }
 
 /// One plan under one mark.
@@ -249,39 +258,62 @@ async fn hold_and_work(
     plan: &Plan,
     how: &Apply<'_>,
     applied: &mut Applied,
-) -> Result<(), ApplyError> {
+) -> Result<(), Ended> {
     let managed = plan.before.with(&plan.after);
     let mark = Mark::new(&how.who, how.process.as_deref(), how.clock.now(), &*how.entropy);
     let mut hold = Hold::new(limiter, &*how.clock, mark, managed, reason(how));
-    let total = applied.changes + plan.changes.len();
-    let outcome = work(&mut hold, limiter, plan, how, applied).await;
-    match outcome {
+    let mut total = plan.changes.len();
+    if let Err(stop) = hold.begin(&details(plan, how, "begun")).await {
+        let has_moved = matches!(&stop, Stop::Failed(error) if is_conflict(error));
+        if matches!(stop, Stop::Failed(_)) {
+            hold.lay_down().await;
+        }
+        let error = ApplyError::new(0, total, None, stop);
+        return Err(if has_moved { Ended::Moved(error) } else { Ended::For(error) });
+    }
+    match work(&mut hold, limiter, plan, how, (applied, &mut total)).await {
         Ok(()) => Ok(()),
         Err((at, stop)) => {
             if matches!(stop, Stop::Failed(_) | Stop::Asked) {
                 hold.lay_down().await;
             }
-            Err(ApplyError::new(applied.changes, total, at, stop))
+            Err(Ended::For(ApplyError::new(applied.changes, total, at, stop)))
         }
     }
 }
 
-/// Takes the mark, makes the changes, and lays it down.
-async fn work<'a>(
+/// Where an apply ended early, and why.
+type Cut = (Option<String>, Stop);
+
+/// Makes the changes, and lays the mark down.
+async fn work(
     hold: &mut Hold<'_>,
     limiter: &RateLimiter,
-    plan: &'a Plan,
+    plan: &Plan,
     how: &Apply<'_>,
-    applied: &mut Applied,
-) -> Result<(), (Option<&'a Change>, Stop)> {
+    (applied, total): (&mut Applied, &mut usize),
+) -> Result<(), Cut> {
     let nowhere = |stop| (None, stop);
-    hold.begin(&details(plan, how, "begun")).await.map_err(nowhere)?;
-    let total = applied.changes + plan.changes.len();
+    let again;
+    let plan = match plan.held() {
+        None => plan,
+        // Until its mark was taken, the one before was still writing: places that this plan found
+        // as in the file may be others by now. From here on a change that meets another one ends
+        // this apply, whoever has made it.
+        Some(_) => {
+            how.clock.sleep(UNDER_WAY).await;
+            again = compared_again(limiter, plan).await.map_err(nowhere)?;
+            *total = again.changes.len();
+            &again
+        }
+    };
     let mut beat = hold.beat();
+    let mut failed = None;
     for phase in phases(&plan.changes) {
         let look = hold.look();
-        let wanted = || !how.stopped.is_some_and(|stopped| stopped());
-        let mut made = stream::iter(phase.into_iter().take_while(|_| wanted()))
+        let is_over = AtomicBool::new(false);
+        let goes_on = || !is_over.load(Relaxed) && !how.stopped.is_some_and(|stopped| stopped());
+        let mut made = stream::iter(phase.into_iter().take_while(|_| goes_on()))
             .map(|change| {
                 let look = look.clone();
                 async move { (change, make(limiter, change, &look).await) }
@@ -290,28 +322,63 @@ async fn work<'a>(
         loop {
             match select(made.next(), &mut beat).await {
                 Either::Left((None, _)) => break,
-                Either::Left((Some((change, outcome)), _)) => {
-                    applied.buckets += outcome.map_err(|stop| (Some(change), stop))?;
+                Either::Left((Some((_, Ok(buckets))), _)) => {
+                    applied.buckets += buckets;
                     applied.changes += 1;
                     if let Some(progress) = how.progress {
-                        progress(applied.changes, total);
+                        progress(applied.changes, *total);
                     }
                 }
-                Either::Right((version, _)) => {
-                    hold.has_beaten(version.map_err(nowhere)?);
+                // Changes that have begun are not dropped half way.
+                Either::Left((Some((change, Err(stop))), _)) => {
+                    is_over.store(true, Relaxed);
+                    failed.get_or_insert_with(|| (Some(change.to_string()), stop));
+                }
+                Either::Right((Ok(version), _)) => {
+                    hold.has_beaten(version);
                     beat = hold.beat();
+                }
+                Either::Right((Err(stop), _)) => {
+                    is_over.store(true, Relaxed);
+                    failed.get_or_insert_with(|| (None, stop));
+                    beat = Box::pin(std::future::pending());
                 }
             }
         }
         drop(made);
-        // Those that had begun have ended.
-        if !wanted() && applied.changes < total {
+        if let Some(cut) = failed.take() {
+            return Err(cut);
+        }
+        if applied.changes < *total && how.stopped.is_some_and(|stopped| stopped()) {
             return Err((None, Stop::Asked));
         }
     }
     // A sign of life that is under way may still land; the last write knows its own.
     drop(beat);
+    if plan.is_resumed() {
+        applied.buckets += finish_flags(hold, limiter, plan).await?;
+    }
     hold.end(&plan.after, &details(plan, how, "done")).await.map_err(nowhere)
+}
+
+/// Sets the flags once more that an apply before has stored: where buckets are visited one by one,
+/// it may have been cut off before it was with all of them.
+async fn finish_flags(hold: &Hold<'_>, limiter: &RateLimiter, plan: &Plan) -> Result<u64, Cut> {
+    if !limiter.capabilities().remote {
+        return Ok(0);
+    }
+    let is_made = |place: &Place| {
+        let of_this = |change: &Change| change.what() == "flag" && change.place() == *place;
+        plan.changes.iter().any(of_this)
+    };
+    let mut buckets = 0;
+    for (place, spec) in &plan.asked.manifest.levels {
+        let Some(flag) = spec.flag.filter(|_| !is_made(place)) else { continue };
+        let change = Change::Flag { place: place.clone(), before: Some(flag), after: Some(flag) };
+        let made = make(limiter, &change, &hold.look()).await;
+        buckets += made.map_err(|stop| (Some(change.to_string()), stop))?;
+    }
+    Ok(buckets)
 }
 
 /// The reason as the audit log has it.
@@ -387,9 +454,10 @@ fn generations<'a>(
     ancestors.take(GENERATIONS_MAX).count()
 }
 
-/// Flags and removals have no version that the store compares, so the level is looked at right
-/// before: what somebody has set by hand since the plan was made stays.
-async fn check_unchanged(limiter: &RateLimiter, change: &Change) -> Result<(), Error> {
+/// Flags and removals have no version that the store compares, so what they are about is looked at
+/// right before: what somebody has set by hand since the plan was made stays. False when there is
+/// nothing left to do.
+async fn check_unchanged(limiter: &RateLimiter, change: &Change) -> Result<bool, Error> {
     let is_as_read = match change {
         Change::Flag { place, before, after } => {
             let found = limiter.level(&place.level()).await?.and_then(|level| level.flag);
@@ -400,10 +468,24 @@ async fn check_unchanged(limiter: &RateLimiter, change: &Change) -> Result<(), E
             let found = found.map(|level| sorted(&level.limits)).unwrap_or_default();
             found.is_empty() || found == sorted(before)
         }
+        Change::Delete { before, along } => {
+            let Some(found) = limiter.entity(before.id.clone()).await? else { return Ok(false) };
+            // An entity that is created anew never has a version of before.
+            let mut is_as_read = found.version == before.version;
+            let own = Place::entity(before.id.clone(), None);
+            let is_bare = !along.iter().any(|(place, _)| *place == own);
+            let bare = is_bare.then(|| (own, LevelConfig::default()));
+            for (place, level) in along.iter().chain(&bare) {
+                let found = limiter.level(&place.level()).await?.unwrap_or_default();
+                is_as_read &=
+                    found.flag == level.flag && sorted(&found.limits) == sorted(&level.limits);
+            }
+            is_as_read
+        }
         _ => true,
     };
     if is_as_read {
-        return Ok(());
+        return Ok(true);
     }
     let message = "somebody changed it since the plan was made; it stays as it is";
     Err(StoreError::new(StoreErrorKind::Conflict, "limits_apply", message).into())
@@ -418,7 +500,9 @@ async fn make(limiter: &RateLimiter, change: &Change, look: &Look<'_>) -> Result
         // Last: nothing comes between this look and the write. One that lost its mark has met the
         // changes of whoever has it, and says so.
         look.still().await?;
-        checked?;
+        if !checked? {
+            return Ok(0);
+        }
         match attempt(limiter, change).await {
             // The store has waited already, and says so when others are in the way.
             Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::Busy) => {

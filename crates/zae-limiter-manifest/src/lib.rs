@@ -40,7 +40,7 @@ mod write;
 mod yaml;
 
 pub use apply::{Applied, Apply, ApplyError, Over, apply};
-pub use live::{Live, export};
+pub use live::{Export, Live, export, export_all};
 pub use managed::{Managed, Marks};
 pub use manifest::{EntitySpec, LevelSpec, Manifest, Place};
 pub use mark::{BEAT, GONE_AFTER, Mark, Watched, watch};

@@ -178,7 +178,23 @@ async fn all<T>(
 ///
 /// Cost: the listings, and one read for each level.
 pub async fn export(limiter: &RateLimiter) -> Result<Manifest, Error> {
+    Ok(export_all(limiter).await?.manifest)
+}
+
+/// What is stored in a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Export {
+    /// What a manifest can say.
+    pub manifest: Manifest,
+    /// The levels that have a cascade policy ([`LevelConfig::cascade`]), which no manifest can have.
+    pub cascade_policies: Vec<Place>,
+}
+
+/// As [`export`], with what no manifest can say.
+pub async fn export_all(limiter: &RateLimiter) -> Result<Export, Error> {
     let mut manifest = Manifest::empty(limiter.namespace_name().clone());
+    let mut cascade_policies = Vec::new();
     let mut places = BTreeSet::from([Place::SYSTEM]);
     let resources = all(async |page| limiter.resources_with_defaults(&page).await).await?;
     places.extend(resources.into_iter().map(Place::resource));
@@ -191,6 +207,9 @@ pub async fn export(limiter: &RateLimiter) -> Result<Manifest, Error> {
         if place == Place::SYSTEM {
             manifest.on_unavailable = stored.on_unavailable;
         }
+        if stored.cascade.is_some() {
+            cascade_policies.push(place.clone());
+        }
         let spec = LevelSpec { limits: sorted(&stored.limits), flag: stored.flag };
         if spec != LevelSpec::default() {
             manifest.levels.insert(place, spec);
@@ -202,5 +221,5 @@ pub async fn export(limiter: &RateLimiter) -> Result<Manifest, Error> {
         let spec = EntitySpec { name: Some(name), parent, cascade, metadata, line: 0 };
         manifest.entities.insert(id, spec);
     }
-    Ok(manifest)
+    Ok(Export { manifest, cascade_policies })
 }

@@ -52,6 +52,15 @@ impl Marks {
         Some(marks)
     }
 
+    /// What both have.
+    pub(crate) fn both(self, other: Marks) -> Marks {
+        Marks {
+            limits: self.limits && other.limits,
+            flag: self.flag && other.flag,
+            entity: self.entity && other.entity,
+        }
+    }
+
     fn with(self, other: Marks) -> Marks {
         Marks {
             limits: self.limits || other.limits,

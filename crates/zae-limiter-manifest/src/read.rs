@@ -93,7 +93,7 @@ impl Manifest {
     /// # Ok::<_, zae_limiter_manifest::ReadError>(())
     /// ```
     pub fn read(text: &str) -> Result<Read, ReadError> {
-        let mut reader = Reader { text, ..Reader::default() };
+        let mut reader = Reader { lines: text.lines().collect(), ..Reader::default() };
         let manifest = match yaml::parse(text) {
             Ok(node) => reader.manifest(&node),
             Err((line, message)) => {
@@ -116,7 +116,7 @@ impl Manifest {
 #[derive(Default)]
 struct Reader<'t> {
     /// The file.
-    text: &'t str,
+    lines: Vec<&'t str>,
     path: Vec<String>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
@@ -495,7 +495,7 @@ impl Reader<'_> {
 
     fn is_written(&self, line: u64, digits: &str) -> bool {
         let number = usize::try_from(line).unwrap_or(usize::MAX);
-        let line = number.checked_sub(1).and_then(|above| self.text.lines().nth(above));
+        let line = number.checked_sub(1).and_then(|above| self.lines.get(above));
         line.is_some_and(|line| {
             line.split(|sign: char| !sign.is_ascii_alphanumeric()).any(|word| word == digits)
         })

@@ -228,6 +228,7 @@ fn stored(conn: &Connection, ns: i64, level: &Level) -> Outcome<Option<LevelConf
         limits: read_limits(&text, 0)?,
         flag: flag_at(row, 1)?,
         on_unavailable: optional_name_at(row, 2)?,
+        cascade: None,
         version: version_at(row, 3)?,
     }))
 }

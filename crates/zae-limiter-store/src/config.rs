@@ -169,6 +169,9 @@ pub struct LevelConfig {
     pub flag: Option<Flag>,
     /// The outage policy; system level only.
     pub on_unavailable: Option<OnUnavailable>,
+    /// Whether takes go on to parents, whatever the entities say: a policy that only the Python
+    /// package sets, on a table that both share.
+    pub cascade: Option<bool>,
     /// Grows with every change of this level.
     pub version: u64,
 }

@@ -66,6 +66,10 @@ macro_rules! wrapper {
                 self.inner().forget_config();
             }
 
+            fn capabilities(&self) -> Capabilities {
+                self.inner().capabilities()
+            }
+
             $($(
                 fn $method<'a>(&'a self, $($argument: $kind),*) -> StoreFuture<'a, $answer> {
                     self.around(stringify!($method), move |inner| inner.$method($($argument),*))
@@ -188,7 +192,7 @@ wrapper! {
         give_back(now: TimeMs) -> ();
     } and {
         fn capabilities(&self) -> Capabilities {
-            self.inner().capabilities()
+            StoreWrapper::capabilities(self)
         }
     }
 }

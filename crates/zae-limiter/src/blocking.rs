@@ -23,9 +23,9 @@ use zae_limiter_core::{
     ResourceName, UsageSnapshot, UsageSummary,
 };
 use zae_limiter_store::{
-    AuditQuery, BlockStats, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level,
-    LevelConfig, LimitsChange, Managed, ManagedChange, Namespace, Page, PageRequest, Purged, Swept,
-    UsageQuery,
+    AuditQuery, BlockStats, BucketView, Capabilities, DeletedEntity, EntityDraft, EntityUpdate,
+    Level, LevelConfig, LimitsChange, Managed, ManagedChange, Namespace, Page, PageRequest, Purged,
+    Swept, UsageQuery,
 };
 
 mod lease;
@@ -183,6 +183,12 @@ impl RateLimiter {
     #[must_use]
     pub fn namespace_name(&self) -> &NamespaceName {
         self.limiter.namespace_name()
+    }
+
+    /// See [`crate::RateLimiter::capabilities`].
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.limiter.capabilities()
     }
 
     /// See [`crate::RateLimiter::cache_stats`].

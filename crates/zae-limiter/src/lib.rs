@@ -91,10 +91,10 @@ pub use zae_limiter_dynamodb as dynamodb;
 pub use zae_limiter_sqlite as sqlite;
 pub use zae_limiter_store as store;
 pub use zae_limiter_store::{
-    AuditQuery, BlockStats, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft,
-    EntityUpdate, Level, LevelConfig, LimitsChange, LocalBlocks, Managed, ManagedChange,
-    ManualClock, MemoryStore, Namespace, NamespaceStatus, NewEntity, OnUnavailable, Page,
-    PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept, SystemClock, UsageQuery,
+    AuditQuery, BlockStats, BucketView, Capabilities, Change, Clock, Cursor, DeletedEntity,
+    EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, LocalBlocks, Managed,
+    ManagedChange, ManualClock, MemoryStore, Namespace, NamespaceStatus, NewEntity, OnUnavailable,
+    Page, PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept, SystemClock, UsageQuery,
 };
 
 /// The programs that the documents print are compiled as printed, and run where they can be.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use zae_limiter::{Copied, Error, Migrated, Migration, NamespaceName, RateLimiter};
-use zae_limiter_manifest::{Apply, Live, Managed, Plan, apply, export};
+use zae_limiter_manifest::{Apply, Live, Managed, Place, Plan, apply, export_all};
 
 use super::shared::namespaces;
 use crate::args::migrate::MigrateArgs;
@@ -78,8 +78,9 @@ pub(crate) async fn run(
         return Err(failure.hint("name another store, or another --to-namespace").into());
     }
     let source = context.open().await?;
-    let manifest = Progress::during(context.printer, "reading limits", export(&source)).await?;
-    let manifest = zae_limiter_manifest::Manifest { namespace: theirs.clone(), ..manifest };
+    let found = Progress::during(context.printer, "reading limits", export_all(&source)).await?;
+    check_policies(from, &found.cascade_policies)?;
+    let manifest = zae_limiter_manifest::Manifest { namespace: theirs.clone(), ..found.manifest };
     let managed = Managed::read(&source).await?;
     let is_missing = args.dry_run && target.require_file().is_err();
     let registry = if is_missing { None } else { Some(target.open_registry().await?) };
@@ -93,8 +94,11 @@ pub(crate) async fn run(
     };
     let plan = Plan::new(&manifest, &live, false).map_err(|error| {
         let causes = error.problems.iter().map(ToString::to_string).collect();
-        let message = format!("{to} has entities that {from} has otherwise; nothing was changed");
-        Failure::in_file(message, causes)
+        let message = format!("what {from} has does not fit {to}; nothing was changed");
+        Failure::in_file(message, causes).hint(format!(
+            "an entity that both have must be the same in both; a parent that is missing has to be \
+             created in {from} first (`zae-limiter entity create`)"
+        ))
     })?;
     let plan = plan.only_missing(&managed);
     let mut form = Form {
@@ -112,6 +116,7 @@ pub(crate) async fn run(
         buckets: Copied::default().into(),
         usage: Copied::default().into(),
     };
+    let beside = registry.clone();
     let limiter = match (found, registry) {
         (Some(limiter), _) => Some(limiter),
         (None, Some(registry)) if !args.dry_run => Some(register(target, &registry, theirs).await?),
@@ -120,7 +125,12 @@ pub(crate) async fn run(
     if let Some(limiter) = limiter.as_ref().filter(|_| !args.dry_run) {
         copy_limits(context, limiter, &plan, args).await?;
     }
-    let migrated = copy_buckets(context, &source, limiter.as_ref(), args).await?;
+    let into = match (&limiter, &beside) {
+        (Some(limiter), _) => Target::Namespace(limiter),
+        (None, Some(registry)) => Target::Nothing(Some(registry)),
+        (None, None) => Target::Nothing(None),
+    };
+    let migrated = copy_buckets(context, &source, &into, args).await?;
     (form.buckets, form.usage) = (migrated.buckets.into(), migrated.usage.into());
     let exit = context.printer.answer(&form, &text(&form))?;
     let to = match ours == theirs {
@@ -129,6 +139,20 @@ pub(crate) async fn run(
     };
     note(context, &plan, &to, args);
     Ok(exit)
+}
+
+/// Calls would go another way in the target, past limits of parents.
+fn check_policies(from: &StorePlace, places: &[Place]) -> Result<(), Failure> {
+    if places.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("{from} has cascade policies of the Python package, which cannot be copied");
+    let causes = places.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    Err(Failure::in_file(message, causes).hint(
+        "give the entities `cascade` themselves, and remove the policies with the Python package; \
+         nothing was changed",
+    ))
 }
 
 /// Whether both name the same file or stack.
@@ -192,10 +216,18 @@ async fn copy_limits(
     Ok(())
 }
 
+/// What is copied into.
+enum Target<'a> {
+    Namespace(&'a RateLimiter),
+    /// A namespace that is not there, of this store; `None` for a file that is not there. Only for
+    /// a dry run.
+    Nothing(Option<&'a RateLimiter>),
+}
+
 async fn copy_buckets(
     context: &Context<'_>,
     source: &RateLimiter,
-    target: Option<&RateLimiter>,
+    target: &Target<'_>,
     args: &MigrateArgs,
 ) -> anyhow::Result<Migrated> {
     let progress = Arc::new(Progress::start(context.printer, "copying buckets and usage"));
@@ -207,11 +239,16 @@ async fn copy_buckets(
     let how = Migration {
         reason: args.reason.clone(),
         dry_run: args.dry_run,
+        into_nothing: matches!(target, Target::Nothing(_)),
         progress: Some(Arc::new(say)),
     };
-    // A dry run into a store that is not there is one into an empty store.
+    // A file that is not there will count usage as a store in memory does.
     let nothing = RateLimiter::builder(zae_limiter::MemoryStore::new()).build()?;
-    let migrated = source.migrate_to(target.unwrap_or(&nothing), &how).await;
+    let target = match target {
+        Target::Namespace(limiter) => limiter,
+        Target::Nothing(registry) => registry.unwrap_or(&nothing),
+    };
+    let migrated = source.migrate_to(target, &how).await;
     drop(how);
     drop(progress);
     Ok(migrated.map_err(|error| failed(&error, error.to_string()))?)
@@ -261,6 +298,14 @@ fn note(context: &Context<'_>, plan: &Plan, to: &str, args: &MigrateArgs) {
         context
             .printer
             .note(&format!("{to} has these otherwise, and keeps its own: {named}{more}"));
+    }
+    if matches!(context.settings.store, StorePlace::Dynamo(_)) {
+        context.printer.note(&format!(
+            "usage of {} is what its aggregator had counted; once that has caught up (`status` says \
+             how far), a repeated migrate carries windows that {to} does not have yet, and no \
+             others: wait for it before you move",
+            context.settings.store
+        ));
     }
     if args.dry_run {
         context.printer.note("nothing was changed: this was a dry run");

@@ -5,10 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{Either, join, select};
-use zae_limiter::store::{Fault, FaultStore, SeededEntropy};
+use zae_limiter::store::{
+    Adjusted, BoxFuture, BucketDelta, BucketStore as _, Fault, FaultStore, SeededEntropy,
+    StoreFuture, StoreWrapper,
+};
 use zae_limiter::{
-    AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Flag, Level, LimitsChange,
-    ManualClock, MemoryStore, RateLimiter, StoreErrorKind, TimeMs,
+    AuditAction, AuditQuery, AuditSubject, Capabilities, Clock, EntityId, ErrorKind, Flag, Level,
+    LimitsChange, ManualClock, MemoryStore, NewEntity, RateLimiter, Store, StoreError,
+    StoreErrorKind, TimeMs,
 };
 use zae_limiter_manifest::{
     Applied, Apply, ApplyError, BEAT, GONE_AFTER, Live, Manifest, Over, Plan, Watched, apply, watch,
@@ -280,6 +284,158 @@ async fn what_somebody_sets_by_hand_is_not_removed() {
         assert!(found.flag == Some(Flag::Disabled) || found.limits[0].capacity() == 777);
         apply(&limiter, &plan(&limiter, &both).await, &world.how("again")).await.expect("again");
     }
+}
+
+/// Whoever goes on for one that was killed overwrites nothing either that somebody sets meanwhile.
+#[tokio::test]
+async fn what_somebody_sets_by_hand_ends_an_apply_that_took_over_too() {
+    let world = World::new();
+    let (one, two) = (world.process(slow), world.process(slow));
+    let file = flags(12, "true");
+    let first = plan(&one, &file).await;
+    let how = world.how("first");
+    let killed = async {
+        let mut work = Box::pin(apply(&one, &first, &how));
+        let begun = std::pin::pin!(is_begun(&two));
+        match select(&mut work, begun).await {
+            Either::Left(_) => panic!("it ended"),
+            Either::Right(_) => drop(work),
+        }
+    };
+    world.passing(killed).await;
+    let second = plan(&two, &file).await;
+    assert!(second.held().is_some());
+    let made = AtomicUsize::new(0);
+    let progress = |now: usize, _: usize| made.store(now, Ordering::Relaxed);
+    let how = Apply { over: Over::Now, progress: Some(&progress), ..world.how("second") };
+    let level = Level::Resource("r9".parse().expect("a name"));
+    let hand = async {
+        while made.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        world.sound().set_flag(&level, Some(Flag::Enabled)).await.expect("by hand");
+    };
+    let (ended, ()) = world.passing(join(apply(&two, &second, &how), hand)).await;
+    let error = ended.expect_err("a conflict");
+    assert!(!error.overlaps && error.to_string().contains("somebody changed it"), "{error}");
+    let found = two.level(&level).await.expect("a read").expect("it is there");
+    assert_eq!(found.flag, Some(Flag::Enabled));
+}
+
+/// Recreated by somebody, or given a limit by hand, since the plan was made.
+#[tokio::test]
+async fn an_entity_that_is_another_one_by_now_is_not_deleted() {
+    for by_hand in ["anew", "limits", "gone"] {
+        let world = World::new();
+        let limiter = world.sound();
+        let [both, none] =
+            ["{namespace: default, entities: {a: {name: A}}}", "{namespace: default}"]
+                .map(|text| Manifest::read(text).expect("a good file").manifest);
+        let first = plan(&limiter, &both).await;
+        apply(&limiter, &first, &world.how("first")).await.expect("a first file");
+        let live = Live::read(&limiter, &none).await.expect("a store can be read");
+        let removal = Plan::new(&none, &live, true).expect("a plan");
+        let id = || "a".parse::<EntityId>().expect("a name");
+        if by_hand == "limits" {
+            let limits = ["rpm:777/min".parse().expect("a limit")];
+            limiter.set_limits(&Level::Entity(id()), limits).await.expect("by hand");
+        } else {
+            limiter.delete_entity(id()).await.expect("by hand");
+        }
+        if by_hand == "anew" {
+            limiter.create_entity(NewEntity::new("a")).await.expect("by hand");
+        }
+        let done = apply(&limiter, &removal, &world.how("later")).await;
+        let is_there = limiter.entity(id()).await.expect("a read").is_some();
+        match by_hand {
+            "gone" => assert!(done.is_ok() && !is_there, "{done:?}"),
+            _ => {
+                let error = done.expect_err("a conflict").to_string();
+                assert!(error.contains("somebody changed it") && is_there, "{error}");
+            }
+        }
+    }
+}
+
+/// One of four fails at once: the other three are ended and counted, and no fifth begins.
+#[tokio::test]
+async fn changes_that_have_begun_are_ended_when_another_one_fails() {
+    let world = World::new();
+    let count = AtomicUsize::new(0);
+    let one = world.process(move |operation| match operation {
+        "set_flag" if count.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Fault::FailBefore(StoreErrorKind::Unavailable)
+        }
+        "set_flag" => Fault::Yield(100),
+        _ => Fault::None,
+    });
+    let file = flags(12, "true");
+    let first = plan(&one, &file).await;
+    let how = world.how("first");
+    let error = world.passing(apply(&one, &first, &how)).await.expect_err("one failed");
+    assert_eq!((error.made, error.total), (3, 12), "{error}");
+    let left = plan(&world.sound(), &file).await;
+    assert_eq!(left.changes.len(), 9);
+    assert!(left.is_resumed() && left.held().is_none());
+}
+
+/// A store whose flags are brought to buckets one by one.
+struct Remote {
+    inner: MemoryStore,
+    flags: Arc<AtomicUsize>,
+}
+
+impl StoreWrapper for Remote {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.inner
+    }
+
+    fn around<'a, T: Send + 'a>(
+        &'a self,
+        operation: &'static str,
+        call: impl FnOnce(&'a MemoryStore) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        self.flags.fetch_add(usize::from(operation == "set_flag"), Ordering::Relaxed);
+        call(&self.inner)
+    }
+
+    fn wrap(&self, scoped: Arc<dyn Store>) -> Arc<dyn Store> {
+        scoped
+    }
+
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        self.inner.adjust(deltas, now)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.inner.capabilities();
+        capabilities.remote = true;
+        capabilities
+    }
+}
+
+#[tokio::test]
+async fn flags_of_an_apply_that_was_cut_off_are_brought_to_their_buckets_again() {
+    let world = World::new();
+    let count = Arc::<AtomicUsize>::default();
+    let store = Remote { inner: MemoryStore::new(), flags: Arc::clone(&count) };
+    let limiter = RateLimiter::builder(store).build().expect("a limiter");
+    let file = flags(6, "true");
+    let stopped = || count.load(Ordering::Relaxed) >= 2;
+    let how = Apply { stopped: Some(&stopped), ..world.how("first") };
+    apply(&limiter, &plan(&limiter, &file).await, &how).await.expect_err("it was stopped");
+    let made = count.swap(0, Ordering::Relaxed);
+    assert!((2..6).contains(&made), "{made}");
+    apply(&limiter, &plan(&limiter, &file).await, &world.how("next")).await.expect("the rest");
+    assert_eq!(count.load(Ordering::Relaxed), 6, "those of before, and those that were left");
+    apply(&limiter, &plan(&limiter, &file).await, &world.how("next")).await.expect("nothing");
+    assert_eq!(count.load(Ordering::Relaxed), 6, "it came to its end");
 }
 
 /// A machine that slept between the look at the mark and the change looks again.

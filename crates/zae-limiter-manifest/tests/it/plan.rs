@@ -1,7 +1,7 @@
 //! What a file would change, and what is refused before the first write.
 
-use zae_limiter::{Flag, Level, MemoryStore, RateLimiter};
-use zae_limiter_manifest::{Apply, Live, Manifest, Plan, PlanError, apply};
+use zae_limiter::{Flag, Level, MemoryStore, NewEntity, RateLimiter};
+use zae_limiter_manifest::{Apply, Live, Managed, Manifest, Plan, PlanError, apply, export};
 
 async fn limiter() -> RateLimiter {
     RateLimiter::builder(MemoryStore::new()).build().expect("a limiter")
@@ -239,4 +239,30 @@ async fn what_goes_along_with_a_pruned_entity_is_named() {
         applied(&limiter, "", true).await;
         assert_eq!(limiter.level(&level(None)).await.expect("a level"), None, "it is gone");
     }
+}
+
+/// What the target of a copy keeps otherwise was made there by hand: no file may take it away.
+#[tokio::test]
+async fn a_copy_manages_what_it_has_made_and_nothing_else() {
+    let (source, target) = (limiter().await, limiter().await);
+    let text = "resources: {a: {limits: {rpm: 1/min}}, b: {limits: {rpm: 2/min}}}\n\
+                entities: {org: {name: Org}, key: {name: Key}}\n";
+    applied(&source, text, false).await;
+    // Managed once, and taken away by hand.
+    let gone = Level::Resource("b".parse().expect("a name"));
+    source.delete_limits(&gone).await.expect("by hand");
+    let by_hand = Level::Resource("a".parse().expect("a name"));
+    target.set_limits(&by_hand, ["rpm:9/min".parse().expect("a limit")]).await.expect("by hand");
+    target.create_entity(NewEntity::new("org").name("Another")).await.expect("by hand");
+
+    let managed = Managed::read(&source).await.expect("a read");
+    let manifest = export(&source).await.expect("an export");
+    let live = Live::read(&target, &manifest).await.expect("a read");
+    let copy = Plan::new(&manifest, &live, false).expect("a plan").only_missing(&managed);
+    apply(&target, &copy, &Apply::default()).await.expect("a copy");
+    let managed = Managed::read(&target).await.expect("a read").places;
+    let names: Vec<String> = managed.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["entity key"]);
+    let removed = told(&plan(&target, "", true).await.expect("a plan"));
+    assert_eq!(removed, ["- entity key: name \"Key\""]);
 }

@@ -25,8 +25,11 @@ pub type MigrationProgress = Arc<dyn Fn(&Migrated) + Send + Sync>;
 pub struct Migration {
     /// Why, for the audit log of the target.
     pub reason: Option<String>,
-    /// Only says what would be copied.
+    /// Only says what would be copied. What the target's retention would leave out is not looked at.
     pub dry_run: bool,
+    /// For a dry run before the namespace of the target is there: the target is another namespace
+    /// of the same store then, and is asked only what the store can do.
+    pub into_nothing: bool,
     /// Called after each step with what was done so far.
     pub progress: Option<MigrationProgress>,
 }
@@ -36,7 +39,15 @@ impl fmt::Debug for Migration {
         f.debug_struct("Migration")
             .field("reason", &self.reason)
             .field("dry_run", &self.dry_run)
+            .field("into_nothing", &self.into_nothing)
             .finish_non_exhaustive()
+    }
+}
+
+impl Migration {
+    /// Whether what the target has is read: else its store says what it makes.
+    fn has_to_look(&self) -> bool {
+        self.dry_run && !self.into_nothing
     }
 }
 
@@ -113,7 +124,8 @@ impl RateLimiter {
         how: &Migration,
         migrated: &mut Migrated,
     ) -> Result<(), Error> {
-        let is_there = if how.dry_run { target.bucket_names().await? } else { HashSet::new() };
+        let is_there =
+            if how.has_to_look() { target.bucket_names().await? } else { HashSet::new() };
         let size = u32::try_from(ADOPTED_MAX).unwrap_or(PAGE_LIMIT_MAX);
         let mut request = Some(PageRequest::first(size));
         while let Some(page) = request.take() {
@@ -149,14 +161,14 @@ impl RateLimiter {
         migrated: &mut Migrated,
     ) -> Result<(), Error> {
         // Where days and months are sums of hours on both sides, the hours are everything.
-        let sums = |limiter: &RateLimiter| limiter.store().capabilities().immediate_usage;
+        let sums = |limiter: &RateLimiter| limiter.capabilities().immediate_usage;
         let (here, there) = (sums(self), sums(target));
         let windows =
             UsageWindow::ALL.into_iter().filter(|window| !here || !there || *window == HOURLY);
         for window in windows {
             let is_placed = !there || window == HOURLY;
             let is_there =
-                if how.dry_run { target.usage_names(window).await? } else { HashSet::new() };
+                if how.has_to_look() { target.usage_names(window).await? } else { HashSet::new() };
             let mut query = all_usage(window);
             loop {
                 let page = self.usage(&query).await?;

@@ -38,7 +38,7 @@ pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
 pub(crate) use request::Terms;
 pub use request::{OnDrop, Request};
 use zae_limiter_core::{EventId, Limit, NamespaceId, NamespaceName, Principal, TimeMs};
-use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
+use zae_limiter_store::{Capabilities, Change, Clock, Entropy, OnUnavailable, Store};
 
 #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 use crate::error::Error;
@@ -183,6 +183,12 @@ impl RateLimiter {
     #[must_use]
     pub fn namespace_name(&self) -> &NamespaceName {
         &self.scope.namespace
+    }
+
+    /// What the store promises.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.store().capabilities()
     }
 
     /// Numbers about the config cache.

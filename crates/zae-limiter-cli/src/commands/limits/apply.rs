@@ -10,7 +10,9 @@ use zae_limiter::domain::rfc3339;
 use zae_limiter_manifest::{Apply, ApplyError, GONE_AFTER, Mark, Over, Watched, apply, watch};
 
 use super::process::{self, Fate};
-use super::{Compared, PlanForm, compare, fate, note_about_kept, note_about_resumption, text};
+use super::{
+    Compared, PlanForm, compare_read, fate, note_about_kept, note_about_resumption, read, text,
+};
 use crate::args::limits::LimitsApplyArgs;
 use crate::commands::shared::{namespaces, stop};
 use crate::context::Context;
@@ -34,7 +36,11 @@ struct Form {
 const TAKES_MAX: u32 = 5;
 
 pub(crate) async fn run(context: &Context<'_>, args: &LimitsApplyArgs) -> anyhow::Result<Exit> {
-    let mut compared = compare(context, &args.file.file, args.prune).await?;
+    // Once: standard input has nothing the second time.
+    let file = &args.file.file;
+    let manifest = read(context, file)?;
+    let compare = async || compare_read(context, &manifest, file, args.prune).await;
+    let mut compared = compare().await?;
     if args.dry_run {
         note_about_resumption(context, &compared.plan);
         let form = form(&compared, true);
@@ -44,7 +50,7 @@ pub(crate) async fn run(context: &Context<'_>, args: &LimitsApplyArgs) -> anyhow
         return Ok(exit);
     }
     if !args.take_over && cleared(context, &compared).await? {
-        compared = compare(context, &args.file.file, args.prune).await?;
+        compared = compare().await?;
     }
     let mut takes = 0;
     let (form, compared) = loop {
@@ -53,7 +59,7 @@ pub(crate) async fn run(context: &Context<'_>, args: &LimitsApplyArgs) -> anyhow
             Ok(form) => break (form, compared),
             // Signs of life of the one that is taken over come in between.
             Err(error) if args.take_over && is_refused(&error) && takes < TAKES_MAX => {
-                compared = compare(context, &args.file.file, args.prune).await?;
+                compared = compare().await?;
             }
             Err(error) => return Err(failed(context, &error).into()),
         }

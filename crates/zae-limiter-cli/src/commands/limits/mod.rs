@@ -37,13 +37,22 @@ struct Compared {
     plan: Plan,
 }
 
-/// Reads a file and compares it with the store. Nothing is written, but where the command may, a
-/// missing store file is created.
+/// Reads a file and compares it with the store.
 async fn compare(context: &Context<'_>, file: &Path, prune: bool) -> anyhow::Result<Compared> {
-    let manifest = read(context, file)?;
+    compare_read(context, &read(context, file)?, file, prune).await
+}
+
+/// Compares what was read from a file with the store. Nothing is written, but where the command
+/// may, a missing store file is created.
+async fn compare_read(
+    context: &Context<'_>,
+    manifest: &Manifest,
+    file: &Path,
+    prune: bool,
+) -> anyhow::Result<Compared> {
     let name = &manifest.namespace;
     let planned = |live: &Live| {
-        Plan::new(&manifest, live, prune)
+        Plan::new(manifest, live, prune)
             .map_err(|error| refused(file, "does not fit the store", &error.problems))
     };
     if context.access == Access::Looks
@@ -62,7 +71,7 @@ async fn compare(context: &Context<'_>, file: &Path, prune: bool) -> anyhow::Res
         None => None,
     };
     let live = match &limiter {
-        Some(limiter) => Live::read(limiter, &manifest).await?,
+        Some(limiter) => Live::read(limiter, manifest).await?,
         None => Live::nothing(),
     };
     let (plan, registers) = (planned(&live)?, limiter.is_none());

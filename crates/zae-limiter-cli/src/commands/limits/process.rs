@@ -42,8 +42,11 @@ pub(super) fn fate(of: &str) -> Fate {
     }
     match told(theirs) {
         Some(found) if found == of => Fate::Runs,
-        // Its number belongs to nobody, or to another one by now.
-        _ => Fate::Gone,
+        // Its number belongs to another one by now.
+        Some(_) => Fate::Gone,
+        // Its number belongs to nobody, unless this system hides the processes of others.
+        None if read("/proc/1/stat").is_some() => Fate::Gone,
+        None => Fate::Unknown,
     }
 }
 

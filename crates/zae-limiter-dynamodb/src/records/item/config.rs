@@ -143,6 +143,7 @@ pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
         limits: limits(item)?.into(),
         flag: flag(item)?,
         on_unavailable: on_unavailable(item)?,
+        cascade: cascade(item)?,
         version,
     })
 }

@@ -109,6 +109,7 @@ fn golden_configurations_are_read() {
         limits: limits.into(),
         flag: None,
         on_unavailable: Some(OnUnavailable::Allow),
+        cascade: None,
         version: 1,
     };
     assert_eq!(config::level_config(&system).expect("a golden item"), expected);
@@ -118,6 +119,7 @@ fn golden_configurations_are_read() {
         limits: [].into(),
         flag: Some(Flag::Disabled),
         on_unavailable: None,
+        cascade: None,
         version: 1,
     };
     assert_eq!(config::level_config(&stub).expect("a golden item"), expected);
