@@ -1,10 +1,11 @@
 //! `limits plan`, `apply`, `diff`, `export`, `schema`: limits as files.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
+use zae_limiter::ManagedChange;
 
 use crate::support::Sandbox;
 
@@ -351,6 +352,31 @@ fn an_apply_of_5000_entities_goes_on_after_kill_9() {
     let (exit, plan) = cut.raw("limits plan -f many.yaml --prune");
     let line = "0 to add, 0 to change, 0 to remove, 10001 as in the file\n";
     assert_eq!((exit, plan.as_str()), (0, line));
+}
+
+/// The store is compared once more when the apply before has ended; a pipe can be read only once.
+#[test]
+fn an_apply_from_a_pipe_waits_for_another_one() {
+    let sandbox = Sandbox::with_store();
+    let limiter = sandbox.limiter();
+    let mark = r#"{"id":"1","who":"ops on another machine","since":0,"heard":0}"#;
+    let first = |expected_version, text: String| {
+        let change = ManagedChange { text, expected_version, details: Vec::new() };
+        limiter.set_managed(0, &change).expect("a write")
+    };
+    let version = first(0, format!("limits 1 begun {mark}\n"));
+    let mut command = sandbox.command(&["limits", "apply", "-f", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    child.stdin.take().expect("a pipe").write_all(FILE.as_bytes()).expect("it reads");
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let watches = said.by_ref().map_while(Result::ok).any(|line| line.contains("watching for up"));
+    assert!(watches, "it never watched");
+    first(version, "limits 1 done\n".to_owned());
+    let rest: Vec<String> = said.map_while(Result::ok).collect();
+    assert!(child.wait().expect("an end").success(), "{rest:?}");
+    std::fs::write(sandbox.path("limits.yaml"), FILE).expect("a file");
+    assert_eq!(sandbox.raw("limits diff -f limits.yaml").0, 0);
 }
 
 #[cfg(unix)]
