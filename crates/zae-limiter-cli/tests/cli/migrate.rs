@@ -241,8 +241,9 @@ fn what_cannot_be_copied_is_refused_before_anything_is_changed() {
     assert_snapshot!(sandbox.run("migrate --to sqlite:new.db"), @"
     exit 1
     --- stderr
-    error: the file new.db has entities that the file [FOLDER]/limits.db has otherwise; nothing was changed
+    error: what the file [FOLDER]/limits.db has does not fit the file new.db; nothing was changed
       caused by: entities.key-1: key-1 has no parent and cascade off, and the file says parent org and cascade on; neither can be changed: delete the entity first, or describe it as it is
+    hint: an entity that both have must be the same in both; a parent that is missing has to be created in the file [FOLDER]/limits.db first (`zae-limiter entity create`)
     ");
     assert_eq!(
         sandbox

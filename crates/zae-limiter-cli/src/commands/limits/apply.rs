@@ -115,28 +115,33 @@ async fn applied(
         over: Over::Now,
         ..Apply::default()
     };
-    let work = pin!(apply(&limiter, &compared.plan, &how));
-    let applied = match select(work, pin!(stop::wanted(false)?)).await {
-        Either::Left((applied, _)) => applied,
-        Either::Right(((), work)) => {
-            is_stopped.store(true, Ordering::Relaxed);
-            // What has begun is ended, unless somebody is in a hurry.
-            match select(work, pin!(stop::wanted(false)?)).await {
-                Either::Left((applied, _)) => applied,
-                Either::Right(((), _)) => {
-                    return Err(Failure::stopped(
-                        "stopped at once; the next apply goes on from there",
-                    )
-                    .into());
-                }
-            }
-        }
-    };
+    let applied = until_stopped(apply(&limiter, &compared.plan, &how), &is_stopped).await?;
     drop(progress);
     Ok(applied.map(|applied| {
         (form.applied, form.buckets) = (applied.changes, applied.buckets);
         form
     }))
+}
+
+/// Does some work, and tells it when a signal comes. At the second one nobody waits for what has
+/// begun.
+async fn until_stopped<T>(
+    work: impl Future<Output = T>,
+    is_stopped: &AtomicBool,
+) -> anyhow::Result<T> {
+    match select(pin!(work), pin!(stop::wanted(false)?)).await {
+        Either::Left((done, _)) => Ok(done),
+        Either::Right(((), work)) => {
+            is_stopped.store(true, Ordering::Relaxed);
+            match select(work, pin!(stop::wanted(false)?)).await {
+                Either::Left((done, _)) => Ok(done),
+                Either::Right(((), _)) => {
+                    Err(Failure::stopped("stopped at once; the next apply goes on from there")
+                        .into())
+                }
+            }
+        }
+    }
 }
 
 /// Makes sure that no other apply is at work; true when what was read may be old by now.
