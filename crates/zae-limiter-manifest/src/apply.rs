@@ -53,7 +53,7 @@ pub enum Over {
 
 /// How to apply.
 pub struct Apply<'a> {
-    /// Why, for the audit log.
+    /// Why, for every event in the audit log.
     pub reason: Option<String>,
     /// Called after each change, with how many are made and how many there are.
     pub progress: Option<&'a (dyn Fn(usize, usize) + Send + Sync)>,
@@ -294,6 +294,9 @@ async fn work(
     (applied, total): (&mut Applied, &mut usize),
 ) -> Result<(), Cut> {
     let nowhere = |stop| (None, stop);
+    // Every change tells the reason, too.
+    let told = how.reason.as_ref().map(|reason| limiter.with_reason(reason));
+    let limiter = told.as_ref().unwrap_or(limiter);
     let again;
     let plan = match plan.held() {
         None => plan,

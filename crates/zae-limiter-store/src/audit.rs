@@ -134,9 +134,10 @@ fn event(
     action: AuditAction,
     subject: AuditSubject,
     resource: Option<ResourceName>,
-    details: Details,
+    mut details: Details,
 ) -> AuditEvent {
-    let Change { principal, at, event } = change;
+    let Change { principal, reason, at, event } = change;
+    details.extend(reason.iter().map(|reason| ("reason".to_owned(), reason.to_string())));
     let (id, at, principal) = (*event, *at, principal.clone());
     AuditEvent { id, at, subject, action, principal, resource, details }
 }

@@ -19,6 +19,8 @@ use crate::{Managed, ManagedChange, Page, PageRequest, StoreError, StoreFuture};
 pub struct Change {
     /// The author; `None` when no principal was named.
     pub principal: Option<Principal>,
+    /// Why, as the audit event tells it.
+    pub reason: Option<Arc<str>>,
     /// When, by the caller's clock.
     pub at: TimeMs,
     /// The id of the audit event.

@@ -179,6 +179,15 @@ impl RateLimiter {
         }
     }
 
+    /// See [`crate::RateLimiter::with_reason`].
+    #[must_use]
+    pub fn with_reason(&self, reason: &str) -> RateLimiter {
+        RateLimiter {
+            limiter: self.limiter.with_reason(reason),
+            runtime: Arc::clone(&self.runtime),
+        }
+    }
+
     /// See [`crate::RateLimiter::namespace_name`].
     #[must_use]
     pub fn namespace_name(&self) -> &NamespaceName {

@@ -12,7 +12,7 @@ use crate::rig::Rig;
 
 fn change(n: u64) -> Change {
     let now = TimeMs(1_800_000_000_000);
-    Change { principal: None, at: now, event: EventId::new(now, u128::from(n)) }
+    Change { principal: None, reason: None, at: now, event: EventId::new(now, u128::from(n)) }
 }
 
 #[tokio::test]

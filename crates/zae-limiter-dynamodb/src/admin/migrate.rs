@@ -205,7 +205,7 @@ impl Operator {
         let entropy =
             u128::from(options.entropy.next_u64()) << 64 | u128::from(options.entropy.next_u64());
         let at = options.clock.now();
-        let change = Change { principal: None, at, event: EventId::new(at, entropy) };
+        let change = Change { principal: None, reason: None, at, event: EventId::new(at, entropy) };
         match adopt_limits(&store, &level, &limits, &gone, &change).await {
             Ok(true) => Ok(Progress::Made(step)),
             Ok(false) => Ok(Progress::Superseded(step)),

@@ -66,7 +66,8 @@ impl DynamoStore {
         }
         let entropy =
             u128::from(options.entropy.next_u64()) << 64 | u128::from(options.entropy.next_u64());
-        let change = Change { principal: None, at: now, event: EventId::new(now, entropy) };
+        let change =
+            Change { principal: None, reason: None, at: now, event: EventId::new(now, entropy) };
         let id = NamespaceId::from_entropy(options.entropy.next_u64());
         let registered = shared.register(&default_namespace(), &id, &change).await;
         registered.map(drop).map_err(|error| error.during(OPERATION))

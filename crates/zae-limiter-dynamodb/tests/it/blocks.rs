@@ -129,7 +129,7 @@ impl Ground for OnTable {
         let event = EventId::new(at, self.clients.fetch_add(1, SeqCst).into());
         let change =
             LimitsChange { limits: limits.to_vec(), on_unavailable: None, expected_version: None };
-        let by = Change { principal: None, at, event };
+        let by = Change { principal: None, reason: None, at, event };
         now(store.set_limits(&Level::System, &change, &by)).unwrap();
         let (entity, resource) = ("solo".parse().unwrap(), "gpt-4".parse().unwrap());
         let key = MemberKey { entity: &entity, resource: &resource };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use zae_limiter::store::{BoxFuture, Fault, FaultStore};
 use zae_limiter::{
-    AuditAction, AuditQuery, AuditSubject, Clock, ErrorKind, Level, MemoryStore, RateLimiter,
-    StoreErrorKind, SystemClock, TimeMs,
+    AuditAction, AuditEvent, AuditQuery, AuditSubject, Clock, ErrorKind, Level, MemoryStore,
+    RateLimiter, StoreErrorKind, SystemClock, TimeMs,
 };
 use zae_limiter_manifest::{Apply, Live, Managed, Manifest, Over, Plan, apply, export};
 
@@ -122,6 +122,13 @@ async fn an_apply_is_told_with_its_reason_before_and_after() {
     };
     assert_eq!(told, [details("done"), details("begun")]);
     assert!(events.iter().all(|event| event.principal.as_ref().is_some_and(|by| by == "ops")));
+    for id in manifest.entities.keys() {
+        let subject = AuditSubject::Entity(id.clone());
+        let query = AuditQuery { subject, page: Default::default() };
+        let events = limiter.audit_events(&query).await.expect("events").items;
+        let told = |event: &AuditEvent| event.details.contains(&("reason".into(), "OPS-1".into()));
+        assert!(!events.is_empty() && events.iter().all(told), "{events:?}");
+    }
     let second = plan(&limiter, &manifest, false).await;
     let applied = apply(&limiter, &second, &Apply::because("again")).await.expect("an apply");
     assert_eq!(applied.changes, 0);

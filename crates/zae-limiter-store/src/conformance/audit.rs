@@ -55,6 +55,7 @@ pub(super) async fn changes_of_limits_and_flags_are_recorded_with_their_level(f:
 pub(super) async fn an_event_says_who_when_and_what(f: Fixture) {
     let change = Change {
         principal: Some("arn:aws:iam::1:user/ops".parse().expect("a valid principal")),
+        reason: Some("OPS-1".into()),
         at: at(1_234),
         event: EventId::new(at(1_234), 77),
     };
@@ -67,8 +68,11 @@ pub(super) async fn an_event_says_who_when_and_what(f: Fixture) {
     assert_eq!(told, (change.event, change.at, &change.principal));
     let details = format!("{:?}", event.details);
     assert!(details.contains("rpm"), "the details tell the new limits, found {details}");
+    let reason = ("reason".to_owned(), "OPS-1".to_owned());
+    assert_eq!(event.details.last(), Some(&reason), "why, last");
 
-    let nobody = Change { principal: None, at: at(2_000), event: EventId::new(at(2_000), 0) };
+    let nobody =
+        Change { principal: None, reason: None, at: at(2_000), event: EventId::new(at(2_000), 0) };
     f.store.set_flag(&level, Some(Disabled), &nobody).await.expect("a level can be flagged");
     assert_eq!(f.events(&about("key")).await[0].principal, None, "nobody was named");
 }

@@ -493,8 +493,12 @@ impl Run<'_> {
         let process = self.below(self.processes.len());
         let (store, at) = (Arc::clone(&self.processes[process].store), self.now_of(process));
         self.events += 1;
-        let change =
-            Change { principal: None, at, event: EventId::new(at, u128::from(self.events)) };
+        let change = Change {
+            principal: None,
+            reason: None,
+            at,
+            event: EventId::new(at, u128::from(self.events)),
+        };
         // Only a change that is known to be made is judged.
         self.processes[process].weather.percent.store(0, SeqCst);
         self.ground.set_weather(false);

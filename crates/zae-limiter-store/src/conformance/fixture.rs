@@ -163,6 +163,7 @@ impl Fixture {
         let number = self.events.fetch_add(1, Ordering::Relaxed);
         Change {
             principal: Some("admin".parse().expect("a valid principal")),
+            reason: None,
             at,
             event: EventId::new(at, u128::from(number)),
         }

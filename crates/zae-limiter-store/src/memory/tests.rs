@@ -32,7 +32,7 @@ fn limits(text: &str, stamp: u64) -> LimitsInForce {
 }
 
 fn change(entropy: u128) -> Change {
-    Change { principal: None, at: TimeMs(0), event: EventId::new(TimeMs(0), entropy) }
+    Change { principal: None, reason: None, at: TimeMs(0), event: EventId::new(TimeMs(0), entropy) }
 }
 
 /// Takes tokens of the first limit of every member.

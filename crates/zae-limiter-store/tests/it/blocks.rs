@@ -122,7 +122,7 @@ fn name(id: &str) -> EntityId {
 
 fn change(at_ms: i64) -> Change {
     let at = TimeMs(BEGIN + at_ms);
-    Change { principal: None, at, event: EventId::new(at, 1) }
+    Change { principal: None, reason: None, at, event: EventId::new(at, 1) }
 }
 
 async fn stored(store: &MemoryStore) -> (Milli, Milli, u32) {

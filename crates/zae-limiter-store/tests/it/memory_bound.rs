@@ -219,7 +219,8 @@ async fn a_refused_chain_gives_its_room_back() {
 #[tokio::test]
 async fn what_is_removed_makes_room() {
     let store = bounded(1);
-    let change = Change { principal: None, at: TimeMs(0), event: EventId::new(TimeMs(0), 1) };
+    let change =
+        Change { principal: None, reason: None, at: TimeMs(0), event: EventId::new(TimeMs(0), 1) };
     let new = NewEntity {
         id: id("a"),
         name: "A".to_owned(),

@@ -29,7 +29,7 @@ fn limits(text: &str) -> LimitsInForce {
 }
 
 fn change() -> Change {
-    Change { principal: None, at: NOW, event: EventId::new(NOW, 1) }
+    Change { principal: None, reason: None, at: NOW, event: EventId::new(NOW, 1) }
 }
 
 /// What the store's futures need of a runtime: nothing, they are ready at once.

@@ -277,8 +277,12 @@ async fn administration_of_this_process_ends_the_pause() {
     process.until_paced(&[100]).await;
     let resource = "gpt-4".parse().expect("a resource");
     let request = ResetRequest { entity: &process.key, resource: &resource, only: None };
-    let change =
-        Change { principal: None, at: process.now(), event: EventId::new(process.now(), 1) };
+    let change = Change {
+        principal: None,
+        reason: None,
+        at: process.now(),
+        event: EventId::new(process.now(), 1),
+    };
     process.blocks.reset(&request, &change).await.expect("a reset");
     let outcome = process.ask(&[100]).await;
     assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");

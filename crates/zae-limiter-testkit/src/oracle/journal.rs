@@ -112,8 +112,12 @@ impl JournalStore {
         finish(self.inner.adjust(&[], now));
         let (entity, resource) =
             ("nobody".parse().expect("a valid id"), "nothing".parse().expect("a valid name"));
-        let change =
-            Change { principal: None, at: now, event: zae_limiter_core::EventId::new(now, 0) };
+        let change = Change {
+            principal: None,
+            reason: None,
+            at: now,
+            event: zae_limiter_core::EventId::new(now, 0),
+        };
         let nothing = finish(
             self.inner
                 .reset(&ResetRequest { entity: &entity, resource: &resource, only: None }, &change),

@@ -277,8 +277,12 @@ impl Run {
         let store = self.ground.open(&clock, 0)?;
         let name = NAMESPACES[1].parse().map_err(|error| format!("{error}"))?;
         let id = "beta00000000".parse().map_err(|error| format!("{error}"))?;
-        let change =
-            Change { principal: None, at: clock.now(), event: EventId::new(clock.now(), 0) };
+        let change = Change {
+            principal: None,
+            reason: None,
+            at: clock.now(),
+            event: EventId::new(clock.now(), 0),
+        };
         finish(store.register_namespace(&name, &id, &change))
             .map_err(|error| format!("{error}"))?;
         let beta = finish(store.scoped(&name)).map_err(|error| format!("{error}"))?;

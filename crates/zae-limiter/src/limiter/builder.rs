@@ -13,7 +13,7 @@ use zae_limiter_store::{
 
 use super::blocks::Blocks;
 use super::breaker::Breaker;
-use super::{RateLimiter, Settings, Shared};
+use super::{Author, RateLimiter, Settings, Shared};
 use crate::error::Error;
 use crate::lease::Settler;
 
@@ -185,7 +185,9 @@ impl Builder {
             scopes: Mutex::new(HashMap::new()),
         });
         let scope = RateLimiter::scope(&shared, store);
-        Ok(RateLimiter { scope, principal: self.principal.transpose()? })
+        let principal = self.principal.transpose()?;
+        let author = principal.map(|principal| Author { principal: Some(principal), reason: None });
+        Ok(RateLimiter { scope, author: author.map(Arc::new) })
     }
 
     /// Builds the limiter bound to another namespace than the store's.

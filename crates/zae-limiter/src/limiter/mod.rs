@@ -51,8 +51,18 @@ use cache::ConfigCache;
 #[derive(Clone)]
 pub struct RateLimiter {
     scope: Arc<Scope>,
-    principal: Option<Principal>,
+    author: Option<Arc<Author>>,
 }
+
+/// Who makes changes, and why.
+#[derive(Clone, Debug, Default)]
+struct Author {
+    principal: Option<Principal>,
+    reason: Option<Arc<str>>,
+}
+
+/// The longest reason, in bytes.
+const REASON_BYTES_MAX: usize = 1024;
 
 /// The state that all namespaces of a limiter share.
 struct Shared {
@@ -176,7 +186,21 @@ impl RateLimiter {
     /// The same limiter with another author: administrative changes are audited under this name.
     #[must_use]
     pub fn with_principal(&self, principal: Principal) -> RateLimiter {
-        RateLimiter { principal: Some(principal), ..self.clone() }
+        let reason = self.author.as_ref().and_then(|author| author.reason.clone());
+        self.by(Author { principal: Some(principal), reason })
+    }
+
+    /// A handle that names why changes are made, beside their author. A text of more than 1 024
+    /// bytes is cut.
+    #[must_use]
+    pub fn with_reason(&self, reason: &str) -> RateLimiter {
+        let principal = self.author.as_ref().and_then(|author| author.principal.clone());
+        let end = reason.floor_char_boundary(REASON_BYTES_MAX);
+        self.by(Author { principal, reason: Some(reason[..end].into()) })
+    }
+
+    fn by(&self, author: Author) -> RateLimiter {
+        RateLimiter { author: Some(Arc::new(author)), ..self.clone() }
     }
 
     /// The namespace this handle works in.
@@ -233,7 +257,7 @@ impl RateLimiter {
 
     /// The handle that a lease keeps: it settles, and never administers.
     pub(crate) fn for_lease(&self) -> RateLimiter {
-        RateLimiter { scope: Arc::clone(&self.scope), principal: None }
+        RateLimiter { scope: Arc::clone(&self.scope), author: None }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -263,7 +287,8 @@ impl RateLimiter {
     /// The author and the time of a change made now.
     fn change(&self) -> Change {
         let at = self.scope.shared.clock.now();
-        Change { principal: self.principal.clone(), at, event: self.scope.shared.next_event(at) }
+        let Author { principal, reason } = self.author.as_deref().cloned().unwrap_or_default();
+        Change { principal, reason, at, event: self.scope.shared.next_event(at) }
     }
 
     fn scope(shared: &Arc<Shared>, store: Arc<dyn Store>) -> Arc<Scope> {

@@ -23,7 +23,7 @@ impl RateLimiter {
         let name = name.into_name()?;
         let store = self.admin("namespace", self.store().scoped(&name)).await?;
         let scope = RateLimiter::scope(&self.scope.shared, store);
-        Ok(RateLimiter { scope, principal: self.principal.clone() })
+        Ok(RateLimiter { scope, author: self.author.clone() })
     }
 
     /// Registers a namespace; registering twice returns the one there is.

@@ -310,7 +310,7 @@ fn names_in_events_that_are_not_ours_are_told_as_text() {
 
 #[test]
 fn our_events_carry_what_the_python_product_needs() {
-    let change = Change { principal: None, at: AT, event: EventId::new(AT, 7) };
+    let change = Change { principal: None, reason: None, at: AT, event: EventId::new(AT, 7) };
     let event = Event {
         subject: AuditSubject::Entity("key".parse().expect("an id")),
         action: AuditAction::FlagsSet,

@@ -135,7 +135,12 @@ impl World {
 
     fn change(&self, number: u128) -> Change {
         let at = self.truth.now();
-        Change { principal: Some("ops".parse().unwrap()), at, event: EventId::new(at, number) }
+        Change {
+            principal: Some("ops".parse().unwrap()),
+            reason: None,
+            at,
+            event: EventId::new(at, number),
+        }
     }
 }
 

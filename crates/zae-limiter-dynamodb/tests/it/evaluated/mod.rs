@@ -68,7 +68,7 @@ impl Rig {
     pub(crate) fn change(&self) -> Change {
         let at = self.clock.now();
         let event = EventId::new(at, self.events.fetch_add(1, Ordering::Relaxed).into());
-        Change { principal: Some("ops".parse().unwrap()), at, event }
+        Change { principal: Some("ops".parse().unwrap()), reason: None, at, event }
     }
 
     /// The key of a bucket.

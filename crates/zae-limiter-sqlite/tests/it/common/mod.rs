@@ -33,7 +33,7 @@ pub(crate) fn limits(text: &str) -> LimitsInForce {
 }
 
 pub(crate) fn change(number: u128) -> Change {
-    Change { principal: None, at: START, event: EventId::new(START, number) }
+    Change { principal: None, reason: None, at: START, event: EventId::new(START, number) }
 }
 
 /// A store in a directory of its own, which goes away with it.

@@ -174,6 +174,7 @@ impl Crowd {
                 };
                 let change = Change {
                     principal: None,
+                    reason: None,
                     at: time.now(),
                     event: EventId::new(time.now(), event),
                 };
