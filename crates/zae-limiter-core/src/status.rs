@@ -63,7 +63,7 @@ impl RateLimitExceeded {
     }
 
     /// How old the knowledge is that refused; `None` when the store has just said so. Local blocks
-    /// refuse from memory while a limit is scarce, for a second at most.
+    /// refuse from memory while a limit is scarce, for 1.25 seconds at most.
     #[must_use]
     pub fn as_of(&self) -> Option<Duration> {
         self.as_of

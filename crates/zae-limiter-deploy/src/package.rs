@@ -23,6 +23,19 @@ pub const UNPACKED_BYTES_MAX: usize = 250 * 1_024 * 1_024;
 /// What the runtime starts.
 const BOOTSTRAP: &str = "bootstrap";
 
+/// The libraries of the runtime that an executable of Rust asks for.
+const LIBRARIES: [&str; 9] = [
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "libutil.so.1",
+    "libgcc_s.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+];
+
 /// Where the loader of glibc is, in the runtime.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 
@@ -75,6 +88,17 @@ pub enum PackageError {
         /// What it is for.
         architecture: Architecture,
     },
+    /// Asks for a shared library that the runtime does not have: it is of another program, or was
+    /// linked with libraries of the machine it was built on.
+    #[error("{} needs the library {found}, which the runtime provided.al2023 does not have", .path.display())]
+    Library {
+        /// Which file.
+        path: PathBuf,
+        /// What it asks for.
+        found: String,
+        /// What it is for.
+        architecture: Architecture,
+    },
     /// Asks for a loader that the runtime does not have, such as that of a dynamic musl.
     #[error("{} needs the loader {found}, which the runtime provided.al2023 does not have", .path.display())]
     Loader {
@@ -114,6 +138,7 @@ impl PackageError {
                 format!("choose --architecture {found}, or {}", remedy(*wanted))
             }
             PackageError::Glibc { architecture, .. }
+            | PackageError::Library { architecture, .. }
             | PackageError::Loader { architecture, .. } => remedy(*architecture),
             PackageError::TooLarge { .. } => {
                 "use a release build: `cargo build --release -p zae-limiter-cli`".to_owned()
@@ -175,6 +200,10 @@ impl Bootstrap {
             && !LOADERS.contains(&found.as_str())
         {
             return Err(PackageError::Loader { path: path(), found: found.clone(), architecture });
+        }
+        let is_strange = |library: &&String| !LIBRARIES.contains(&library.as_str());
+        if let Some(found) = self.elf.libraries.iter().find(is_strange) {
+            return Err(PackageError::Library { path: path(), found: found.clone(), architecture });
         }
         match self.elf.glibc {
             Some(found) if found > GLIBC_MAX => {

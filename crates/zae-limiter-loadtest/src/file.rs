@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use zae_limiter::domain::check_limits;
 use zae_limiter::{Limit, ResourceName};
 
 use crate::builtin::Plan;
@@ -117,7 +118,11 @@ impl<'a> Reader<'a> {
             text.parse()
                 .map_err(|error| at(self.text, one.span(), &format!("limits: {text}: {error}")))
         };
-        list.iter().map(limit).collect()
+        let limits: Vec<Limit> = list.iter().map(limit).collect::<Result<_, _>>()?;
+        match check_limits(&limits) {
+            Ok(()) => Ok(limits),
+            Err(error) => Err(self.wrong("limits", found, &error.to_string())),
+        }
     }
 
     fn take(&self, limits: &[Limit]) -> Result<Vec<(String, u64)>, ScenarioError> {
@@ -141,6 +146,13 @@ impl<'a> Reader<'a> {
                 )));
             }
             take.push((name.to_owned(), value));
+        }
+        if take.iter().all(|(_, value)| *value == 0) {
+            return Err(self.wrong(
+                "take",
+                found,
+                "every call would take nothing; write 1 or more",
+            ));
         }
         Ok(take)
     }

@@ -14,7 +14,9 @@ pub struct CraftedElf {
     pub machine: u16,
     /// The loader; `None` for a static executable.
     pub interpreter: Option<&'static str>,
-    /// Versions that it needs of `libc.so.6`.
+    /// The shared library that it needs.
+    pub library: &'static str,
+    /// Versions that it needs of that.
     pub versions: Vec<&'static str>,
     /// Bytes behind everything that is loaded, as symbols are.
     pub symbols: usize,
@@ -27,6 +29,7 @@ impl CraftedElf {
         CraftedElf {
             machine: 62,
             interpreter: Some("/lib64/ld-linux-x86-64.so.2"),
+            library: "libc.so.6",
             versions: versions.to_vec(),
             symbols: 0,
         }
@@ -49,7 +52,7 @@ impl CraftedElf {
             names.push(0);
             at
         };
-        let library = name("libc.so.6");
+        let library = name(self.library);
         let versions: Vec<u64> = self.versions.iter().map(|version| name(version)).collect();
         let interpreter: Vec<u8> =
             self.interpreter.map(|path| [path.as_bytes(), &[0]].concat()).unwrap_or_default();

@@ -72,8 +72,12 @@ impl RunCommand {
         match self {
             RunCommand::Run(args) => run::run(context, &args, None).await,
             RunCommand::Ui(args) => {
-                let page = Page::start(args.port)?;
-                run::run(context, &args.run, Some(page)).await
+                // One of several processes is shown on the page of the one that started it.
+                let page = match args.run.part {
+                    Some(_) => None,
+                    None => Some(Page::start(args.port)?),
+                };
+                run::run(context, &args.run, page).await
             }
             RunCommand::Tune(args) => tune::run(context, &args).await,
             RunCommand::Compare(args) => compare::run(context, &args),

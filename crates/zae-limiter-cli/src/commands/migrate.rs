@@ -83,7 +83,10 @@ pub(crate) async fn run(
     let manifest = zae_limiter_manifest::Manifest { namespace: theirs.clone(), ..found.manifest };
     let managed = Managed::read(&source).await?;
     let is_missing = args.dry_run && target.require_file().is_err();
-    let registry = if is_missing { None } else { Some(target.open_registry().await?) };
+    // Of what is wrong with the target, commands are named that look there.
+    let there = |error: anyhow::Error| Failure::of(&error, &target.settings.again);
+    let registry =
+        if is_missing { None } else { Some(target.open_registry().await.map_err(there)?) };
     let found = match &registry {
         Some(registry) => enter(registry, theirs).await?,
         None => None,

@@ -173,7 +173,8 @@ fn dispatch(
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]
         Command::Demo(args) => {
-            let place = demo::Place::new(cli.globals.store, environment)?;
+            let stack = cli.globals.stack.map(StoreUrl::stack);
+            let place = demo::Place::new(cli.globals.store.or(stack), environment)?;
             block_on(demo::run(printer, &place, args))
         }
         #[cfg(feature = "dynamodb")]
@@ -203,7 +204,7 @@ fn dispatch(
             let source = Settings::new(globals, environment)?;
             #[cfg(feature = "dynamodb")]
             crate::dynamodb::prefer_local(&mut target, environment, printer);
-            target.check_place()?;
+            target.check_place("--to")?;
             let access = migrate::access_to_target(&args);
             let target = Context { settings: &target, printer, access };
             on_store((source, environment, printer), Access::Looks, place, |context| {
@@ -253,7 +254,7 @@ fn on_store(
     #[cfg(feature = "dynamodb")]
     crate::dynamodb::prefer_local(&mut settings, environment, printer);
     *place = Some(settings.store.clone());
-    settings.check_place()?;
+    settings.check_place("--store")?;
     let context = Context { settings: &settings, printer, access };
     // A file that is missing is an error before a question is asked about it.
     if context.access == Access::Changes {

@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) store: StorePlace,
     /// The namespace that the command works in.
     pub(crate) namespace: NamespaceName,
+    /// Whether a flag or a variable says so.
+    pub(crate) namespace_is_named: bool,
     /// The flags that a command on the same store needs.
     pub(crate) again: Again,
     /// The region and the endpoint of the stack, where a flag or the URL of the store says them.
@@ -95,6 +97,7 @@ impl Settings {
             Some(name) => Some(name),
             None => from_variable("ZAEL_NAMESPACE", environment.namespace.as_ref())?,
         };
+        let namespace_is_named = namespace.is_some();
         let namespace = namespace
             .unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
         let named = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
@@ -111,6 +114,7 @@ impl Settings {
         Ok(Settings {
             store,
             namespace,
+            namespace_is_named,
             again,
             principal,
             file_max_mb,
@@ -129,10 +133,10 @@ impl Settings {
     }
 
     /// Refuses a store that cannot be one, before anything is done.
-    pub(crate) fn check_place(&self) -> Result<(), Failure> {
+    pub(crate) fn check_place(&self, flag: &str) -> Result<(), Failure> {
         match &self.store {
             StorePlace::Named(path) if path.is_dir() => {
-                let named = if self.again.names_store() { "--store" } else { "ZAEL_STORE" };
+                let named = if self.again.names_store() { flag } else { "ZAEL_STORE" };
                 let failure =
                     Failure::usage(format!("{named} names {}, which is a folder", path.display()));
                 Err(failure.hint(format!(

@@ -101,6 +101,16 @@ fn a_static_executable_fits_and_a_dynamic_one_of_musl_does_not() {
 }
 
 #[test]
+fn a_program_with_libraries_of_its_own_does_not_fit() {
+    let other = CraftedElf { library: "libpcre2-8.so.0", ..CraftedElf::x86_64(&["GLIBC_2.34"]) };
+    let error = bootstrap(&other).pack(Architecture::X86_64).expect_err("no such library");
+    assert!(
+        matches!(&error, PackageError::Library { found, .. } if found == "libpcre2-8.so.0"),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn other_files_are_named() {
     for (bytes, expected) in [
         (&b""[..], "it is no ELF file"),

@@ -52,6 +52,12 @@ fn a_wrong_field_is_named_with_its_value_and_the_fix() {
         "tpm = 150_001",
         &["line 6: take: tpm: 150001 is more than its limit ever holds", "at most 150000"],
     );
+    wrong(
+        "{ rpm = 1, tpm = 800 }",
+        "{ rpm = 0 }",
+        &["line 6: take: { rpm = 0 }: every call would"],
+    );
+    wrong("\"tpm:150000\"", "\"rpm:1\"", &["line 5: limits: ", "rpm"]);
     wrong("tpm = 800", "tpm = -8", &["line 6: take: tpm: write a whole number"]);
     wrong("{ rpm = 1, tpm = 800 }", "{}", &["line 6: take: {}: name at least one limit"]);
     wrong("{ rpm = 1, tpm = 800 }", "1", &["line 6: take: 1: name at least one limit"]);

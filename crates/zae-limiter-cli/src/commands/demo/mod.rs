@@ -72,7 +72,8 @@ pub(crate) async fn run(printer: &Printer, place: &Place, args: DemoArgs) -> any
     limiter.close().await;
     if let Some(blocks) = limiter.blocks() {
         let (grants, orders) = (blocks.grants, blocks.orders);
-        printer.note(&format!("{grants} calls came from blocks, by {orders} orders"));
+        let why = if grants == 0 { "; a bucket needs eight calls a second for blocks" } else { "" };
+        printer.note(&format!("{grants} calls came from blocks, by {orders} orders{why}"));
     }
     Ok(Exit::Ok)
 }

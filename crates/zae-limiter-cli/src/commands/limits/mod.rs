@@ -87,7 +87,7 @@ fn read(context: &Context<'_>, file: &Path) -> Result<Manifest, Failure> {
         context.printer.warning(&format!("{}: {warning}", shown(file)));
     }
     let (theirs, ours) = (&read.manifest.namespace, &context.settings.namespace);
-    if ours != NAMESPACE && theirs != ours {
+    if context.settings.namespace_is_named && theirs != ours {
         let failure = Failure::usage(format!(
             "{} is for the namespace {theirs}, and --namespace or ZAEL_NAMESPACE names {ours}",
             shown(file)

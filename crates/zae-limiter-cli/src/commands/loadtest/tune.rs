@@ -74,6 +74,13 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
         context.printer.warning("one user alone has errors already: there is nothing to tune");
         return Ok(Exit::Error);
     }
+    let refused: u64 = tuning.steps.iter().map(|step| step.refused).sum();
+    if refused > 0 {
+        context.printer.warning(
+            "limits refused calls: the steps measure these limits too; give the scenario limits that \
+             never refuse",
+        );
+    }
     if stopped {
         context.printer.warning(match tuning.steps.is_empty() {
             true => "stopped: nothing was measured",
