@@ -68,6 +68,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         let mut is_any = false;
         for (key, slot) in self.table.slots(is_meant).into_iter().take(most) {
             self.idle(&slot).await;
+            let now = self.at_least(now);
             let ending = {
                 let mut cell = slot.lock();
                 if cell.is_busy() || !cell.has_loan() {

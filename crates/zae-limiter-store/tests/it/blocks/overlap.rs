@@ -8,11 +8,15 @@ use zae_limiter_store::{BoxFuture, HistoryStore as _, NamespaceStore as _, Usage
 
 use super::*;
 
-fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+pub(super) fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-async fn chain(process: &Process, names: &[EntityId; 2], takes: &[Take]) -> ConsumeOutcome {
+pub(super) async fn chain(
+    process: &Process,
+    names: &[EntityId; 2],
+    takes: &[Take],
+) -> ConsumeOutcome {
     let resource = "gpt-4".parse().expect("a resource");
     let member = |entity| MemberTake {
         entity,
@@ -26,22 +30,22 @@ async fn chain(process: &Process, names: &[EntityId; 2], takes: &[Take]) -> Cons
     process.blocks.consume(&request).await.expect("no outage")
 }
 
-fn both() -> [EntityId; 2] {
+pub(super) fn both() -> [EntityId; 2] {
     [name("child"), name("parent")]
 }
 
-fn tokens(amount: i64) -> [Take; 1] {
+pub(super) fn tokens(amount: i64) -> [Take; 1] {
     [Take { limit: 0, amount: Milli(amount * 1_000) }]
 }
 
-fn eager_with(limit: &str, fault: fn(&str) -> Fault) -> (MemoryStore, Process) {
+pub(super) fn eager_with(limit: &str, fault: fn(&str) -> Fault) -> (MemoryStore, Process) {
     let store = MemoryStore::new();
     let process = Process::with(&store, limit, LocalBlocks::eager(), fault);
     (store, process)
 }
 
 /// Eager blocks that age by a clock of their own.
-fn with_clock(
+pub(super) fn with_clock(
     store: &MemoryStore,
     limit: &str,
     fault: impl Fn(&str) -> Fault + Send + Sync + 'static,
