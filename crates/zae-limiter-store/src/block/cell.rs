@@ -231,7 +231,8 @@ impl Cell {
             return None;
         }
         let block = self.block.as_mut()?;
-        if !block.may_serve(terms) && !member.takes.is_empty() {
+        // Also for a member that takes nothing: whoever has disabled its bucket would not be heard.
+        if !block.may_serve(terms) {
             return None;
         }
         let now = terms.now;

@@ -1,5 +1,6 @@
 //! Local blocks on a store in memory: what they cost, what they keep, and what others see.
 
+mod chained;
 mod guards;
 mod late;
 mod overlap;
