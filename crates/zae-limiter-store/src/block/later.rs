@@ -15,8 +15,9 @@ use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
 use zae_limiter_core::{EntityId, ResourceName, Take, TimeMs};
 
+use super::BlockStore;
+use super::order::Terms;
 use super::table::Slot;
-use super::{BlockStore, Terms};
 use crate::{BoxFuture, LimitsInForce, MemberTake, Store};
 
 /// The longest wait for an order or a return of another request: an order that hangs must not hold

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{LimitReport, Milli, Reports, Stock, Take, TimeMs, Wait};
 
 use super::BlockStore;
-use super::cell::{Next, Purchase, Terms};
+use super::order::{Next, Purchase, Terms};
 use super::pace::Paced;
 use super::table::{Key, Slot};
 use super::views::Trip;
@@ -334,8 +334,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             Ok(answer) => answer,
             // Nothing was written, so the block goes on.
             Err(error) if !error.fate_unknown() => {
-                let faded = slot.lock().refused(purchase);
-                stats.faded(faded.negated());
+                slot.lock().refused(purchase, stats);
                 trip.end();
                 return Err(error);
             }
@@ -387,15 +386,12 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 let is_mine = mine.iter().any(|report| report.wait != Wait::None);
                 let mut cell = slot.lock();
                 cell.pace_after_refusal(&purchase, &reports, &self.terms(now));
-                let faded = cell.refused(purchase);
+                cell.refused(purchase, stats);
                 drop(cell);
-                // What had faded fades again when it is looked at again.
-                stats.faded(faded.negated());
                 is_mine.then_some(ConsumeOutcome::Refused(mine))
             }
             Provisioned::Stale | Provisioned::Blocked(_) | Provisioned::NotNow => {
-                let faded = slot.lock().refused(purchase);
-                stats.faded(faded.negated());
+                slot.lock().refused(purchase, stats);
                 // The store is asked, and says which.
                 None
             }

@@ -15,8 +15,8 @@ use zae_limiter_store::conformance::block_sim::run_seeds;
 use zae_limiter_store::{
     BlockStore, BucketDelta, BucketStore, Capabilities, Change, ConfigStore, ConsumeOutcome,
     ConsumeRequest, Delta, Fault, FaultStore, Level, LimitsChange, LimitsInForce, LocalBlocks,
-    ManualClock, MemberTake, MemoryStore, PageRequest, SeededEntropy, Store, StoreError,
-    StoreErrorKind,
+    ManualClock, MemberTake, MemoryStore, PageRequest, ResetRequest, SeededEntropy, Store,
+    StoreError, StoreErrorKind,
 };
 
 const BEGIN: i64 = 4_102_480_800_000;

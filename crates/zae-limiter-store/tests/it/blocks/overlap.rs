@@ -328,6 +328,35 @@ async fn an_order_that_administration_overtakes_is_no_stock() {
     assert_eq!((stats.held, stats.lost, stats.missing()), (Milli(0), Milli(4_000), Milli(0)));
 }
 
+/// Nor is the block that such an order was to replace: the bucket is full without it.
+#[tokio::test]
+async fn a_block_that_administration_overtakes_does_not_come_back() {
+    let (store, asked) = (MemoryStore::new(), AtomicU32::new(0));
+    let fault = move |name: &str| match name == "provision" && asked.fetch_add(1, SeqCst) == 1 {
+        true => Fault::Yield(1),
+        false => Fault::None,
+    };
+    let (process, clock) = with_clock(&store, "x:1/day:100", fault);
+    assert!(matches!(process.ask("key", 5, 0).await, ConsumeOutcome::Granted(_)));
+    // More than there can be, so nothing of it will be written.
+    let mut order = pin!(process.ask("key", 200, 0));
+    assert!(poll(order.as_mut()).is_pending());
+    let (key, resource) = (name("key"), "gpt-4".parse().expect("a resource"));
+    let request = ResetRequest { entity: &key, resource: &resource, only: None };
+    let by = change(0);
+    let mut reset = pin!(process.blocks.reset(&request, &by));
+    assert!(poll(reset.as_mut()).is_pending(), "half a second for the order");
+    clock.advance(Duration::from_millis(500));
+    assert!(matches!(poll(reset.as_mut()), Poll::Ready(Ok(_))));
+    assert!(matches!(order.await, ConsumeOutcome::Refused(_)));
+    let others = Process::new(&store, "x:1/day:100");
+    assert!(matches!(others.ask("key", 100, 500).await, ConsumeOutcome::Granted(_)));
+    process.blocks.give_back(TimeMs(BEGIN + 500)).await;
+    assert!(stored(&store).await.0 < Milli(1_000), "100 of the reset are granted, and no more");
+    let stats = process.blocks.stats();
+    assert_eq!((stats.held, stats.lost, stats.missing()), (Milli(0), Milli(20_000), Milli(0)));
+}
+
 /// A block is as old as its order, not as the answer.
 #[tokio::test]
 async fn a_late_answer_makes_no_young_block() {
