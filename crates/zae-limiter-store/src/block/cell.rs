@@ -115,7 +115,7 @@ impl Cell {
 
     /// Buys a block for the next requests like one that the store has just granted.
     pub(super) fn restock(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Next {
-        if self.is_busy || !self.is_about(member.limits) || self.is_paced(terms) {
+        if !self.may_restock(member, terms) {
             return Next::Exact;
         }
         match self.size(member, terms) {
@@ -129,8 +129,20 @@ impl Cell {
 
     /// Whether [`Cell::restock`] would do something.
     pub(super) fn wants_stock(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> bool {
-        let may = !self.is_busy && self.is_about(member.limits) && !self.is_paced(terms);
-        may && (self.has_loan() || self.size(member, terms).is_some())
+        let would = || self.has_loan() || self.size(member, terms).is_some();
+        self.may_restock(member, terms) && would()
+    }
+
+    /// A block that would serve the next request is as good as what could be bought: chains that
+    /// were under way when it was bought have not been counted since.
+    fn may_restock(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> bool {
+        let serves = |block: &Block| {
+            block.may_serve(terms) && member.takes.iter().all(|take| block.covers(take, terms))
+        };
+        !self.is_busy
+            && self.is_about(member.limits)
+            && !self.is_paced(terms)
+            && !self.block.as_ref().is_some_and(serves)
     }
 
     /// Whether it has use to report of so long ago that nobody asks for the bucket any more.

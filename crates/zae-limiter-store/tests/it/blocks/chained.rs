@@ -1,6 +1,11 @@
 //! Blocks of the members of chains (`docs/guards.md`).
 
-use super::overlap::{eager_with, tokens};
+use std::pin::Pin;
+use std::sync::Mutex;
+
+use zae_limiter_store::BoxFuture;
+
+use super::overlap::{eager_with, poll, tokens};
 use super::*;
 
 /// Takes from the child what is named first, and then from the parent.
@@ -34,5 +39,37 @@ async fn a_member_that_takes_nothing_is_served_no_longer_than_its_block_lasts() 
         let outcome = chain(&process, [&tokens(1), &[]], at_ms).await;
         let blocked = matches!(outcome, ConsumeOutcome::Blocked { member: 1, .. });
         assert_eq!(blocked, is_blocked, "after {at_ms} ms: {outcome:?}");
+    }
+}
+
+/// Chains that were under way when one of them bought blocks leave these as they are.
+#[tokio::test]
+async fn chains_that_are_granted_later_keep_the_blocks_of_the_first() {
+    for is_behind in [false, true] {
+        let store = MemoryStore::new();
+        let fault = |name: &str| if name == "consume" { Fault::Yield(1) } else { Fault::None };
+        let process = Process::with(&store, "x:100/day:6000", LocalBlocks::default(), fault);
+        let queue: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
+        let work = Arc::clone(&queue);
+        if is_behind {
+            process.blocks.work_behind(move |job| work.lock().expect("a queue").push(job));
+        }
+        let takes = tokens(1);
+        let mut chains: Vec<Pin<Box<dyn Future<Output = ConsumeOutcome>>>> = Vec::new();
+        for number in 0..16 {
+            chains.push(Box::pin(chain(&process, [&takes, &takes], number * 5)));
+            assert!(poll(chains[number as usize].as_mut()).is_pending());
+        }
+        for outcome in chains {
+            assert!(matches!(outcome.await, ConsumeOutcome::Granted(_)));
+            let jobs = std::mem::take(&mut *queue.lock().expect("a queue"));
+            assert!(jobs.len() <= 1, "{is_behind}");
+            for job in jobs {
+                job.await;
+            }
+        }
+        let stats = process.blocks.stats();
+        assert_eq!((stats.orders, stats.returned), (2, Milli::ZERO), "{is_behind}: {stats:?}");
+        assert_eq!(stats.held, stats.bought);
     }
 }
