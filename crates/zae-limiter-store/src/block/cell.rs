@@ -5,7 +5,6 @@
 //! layer, all of it as old as its last order.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
@@ -14,11 +13,11 @@ use zae_limiter_core::{
 };
 
 use super::layer::{Block, covers};
-use super::options::LocalBlocks;
-use super::pace::{Pace, Paced};
+use super::order::{Ending, Next, Purchase, Taken, Terms};
+use super::pace::Pace;
 use super::stats::Stats;
-use super::tally::{Amounts, Unreported, Watch, sum};
-use crate::{Delta, Entropy, LimitsInForce, MemberTake, Stocked};
+use super::tally::{Amounts, Unreported, Watch};
+use crate::{Delta, LimitsInForce, MemberTake, Stocked};
 
 /// A clock that goes back further than callers of one process differ ends a block: its age is
 /// not known any more.
@@ -37,88 +36,13 @@ pub(super) struct Cell {
     is_worth_it: bool,
     /// An order or a return is under way; the block is with it.
     is_busy: bool,
+    /// Administration has overtaken what is under way: the block does not come back.
+    is_overtaken: bool,
     pub(super) watch: Watch,
     unreported: Unreported,
     /// Until then, requests for what is scarce are refused. Boxed, so that what every request looks
     /// at lies closer together.
     pub(super) pace: Option<Box<Pace>>,
-}
-
-/// What a request has got from stock.
-pub(super) struct Taken {
-    pub(super) reports: Reports,
-    /// Which block it is from.
-    pub(super) number: u64,
-}
-
-/// How a request goes on.
-pub(super) enum Next {
-    /// Served from stock.
-    Taken(Taken),
-    /// A limit is scarce, and the next visit has not come.
-    Refused(Paced),
-    /// Another order is under way.
-    Busy,
-    /// The request asks the store as if there were no blocks.
-    Exact,
-    /// The block ends first.
-    Settle(Box<Ending>),
-    /// The request goes to the store with an order.
-    Order(Box<Purchase>),
-}
-
-/// A block that is on its way back.
-#[derive(Default)]
-pub(super) struct Ending {
-    pub(super) report: Report,
-    /// Of it: stock that goes back.
-    pub(super) back: Milli,
-    /// What had faded.
-    pub(super) faded: Milli,
-    /// As it was, in case that nothing is written.
-    before: Option<Block>,
-    unreported: Unreported,
-}
-
-/// An order that is under way.
-pub(super) struct Purchase {
-    pub(super) limits: LimitsInForce,
-    pub(super) lines: SmallVec<[OrderLine; 4]>,
-    pub(super) ending: Ending,
-    pub(super) age_ms: i64,
-    pub(super) serves: bool,
-    /// What the request takes from stock, by line.
-    pub(super) own: Amounts,
-    /// The block as it was, in case that nothing is written.
-    before: Option<Block>,
-    unreported: Unreported,
-    epoch: u64,
-    /// When it was made, by a clock that is never set.
-    pub(super) ordered: Option<Duration>,
-}
-
-impl Purchase {
-    pub(super) fn own_sum(&self) -> Milli {
-        sum(&self.own)
-    }
-}
-
-/// How a request may be served.
-#[derive(Clone, Copy)]
-pub(super) struct Terms<'a> {
-    pub(super) options: &'a LocalBlocks,
-    pub(super) stats: &'a Stats,
-    pub(super) entropy: &'a dyn Entropy,
-    pub(super) epoch: u64,
-    pub(super) now: TimeMs,
-    /// The same by a clock that is never set, if there is one.
-    pub(super) moment: Option<Duration>,
-    /// The request is the only member of its chain, so an order can serve it.
-    pub(super) is_alone: bool,
-    /// An order may be made.
-    pub(super) may_order: bool,
-    /// The request was not seen before.
-    pub(super) is_new: bool,
 }
 
 impl Cell {
@@ -191,7 +115,7 @@ impl Cell {
 
     /// Buys a block for the next requests like one that the store has just granted.
     pub(super) fn restock(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Next {
-        if self.is_busy || !self.is_about(member.limits) || self.is_paced(terms) {
+        if !self.may_restock(member, terms) {
             return Next::Exact;
         }
         match self.size(member, terms) {
@@ -205,8 +129,20 @@ impl Cell {
 
     /// Whether [`Cell::restock`] would do something.
     pub(super) fn wants_stock(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> bool {
-        let may = !self.is_busy && self.is_about(member.limits) && !self.is_paced(terms);
-        may && (self.has_loan() || self.size(member, terms).is_some())
+        let would = || self.has_loan() || self.size(member, terms).is_some();
+        self.may_restock(member, terms) && would()
+    }
+
+    /// A block that would serve the next request is as good as what could be bought: chains that
+    /// were under way when it was bought have not been counted since.
+    fn may_restock(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> bool {
+        let serves = |block: &Block| {
+            block.may_serve(terms) && member.takes.iter().all(|take| block.covers(take, terms))
+        };
+        !self.is_busy
+            && self.is_about(member.limits)
+            && !self.is_paced(terms)
+            && !self.block.as_ref().is_some_and(serves)
     }
 
     /// Whether it has use to report of so long ago that nobody asks for the bucket any more.
@@ -231,7 +167,8 @@ impl Cell {
             return None;
         }
         let block = self.block.as_mut()?;
-        if !block.may_serve(terms) && !member.takes.is_empty() {
+        // Also for a member that takes nothing: whoever has disabled its bucket would not be heard.
+        if !block.may_serve(terms) {
             return None;
         }
         let now = terms.now;
@@ -390,24 +327,37 @@ impl Cell {
         Ending { unreported, ..ending }
     }
 
-    /// Drops the block: its bucket is another one now. How much it was.
+    /// Drops the block, also one that is on its way: its bucket is another one now. How much was
+    /// here.
     pub(super) fn forfeit(&mut self) -> Milli {
+        self.is_overtaken = self.is_busy;
         self.block.take().map_or(Milli::ZERO, |block| block.held())
     }
 
     /// The return was not written: everything is as before.
-    pub(super) fn restore(&mut self, ending: Ending) {
-        self.is_busy = false;
+    pub(super) fn restore(&mut self, ending: Ending, stats: &Stats) {
         if ending.before.is_some() {
-            self.block = ending.before;
+            self.comes_back(ending.before, ending.back, stats);
         }
+        self.ended();
         let since = std::mem::replace(&mut self.unreported, ending.unreported);
         self.unreported.merge(since);
     }
 
+    /// A block of which `alive` was there to be spent has not been brought anywhere. What had faded
+    /// counts as faded when it is gone, and not before.
+    fn comes_back(&mut self, block: Option<Block>, alive: Milli, stats: &Stats) {
+        if self.is_overtaken {
+            return stats.lost(alive);
+        }
+        let held = block.as_ref().map_or(Milli::ZERO, Block::held);
+        stats.faded(alive.saturating_sub(held));
+        self.block = block;
+    }
+
     /// The return or the order is over.
     pub(super) fn ended(&mut self) {
-        self.is_busy = false;
+        (self.is_busy, self.is_overtaken) = (false, false);
     }
 
     /// What to report of a block of which `own` is spent by a request that is under way.
@@ -448,7 +398,7 @@ impl Cell {
             slot: block.map_or(0, |block| block.slot),
         };
         terms.stats.faded(faded);
-        Ending { report, back: back_sum, faded, ..Ending::default() }
+        Ending { report, back: back_sum, ..Ending::default() }
     }
 
     /// How many requests to buy for, and for how long the stock may be spent.
@@ -530,7 +480,7 @@ impl Cell {
         stocked: &Stocked,
         terms: &Terms<'_>,
     ) -> bool {
-        self.is_busy = false;
+        self.ended();
         self.watch = Watch::since(terms.now);
         self.pace_after(purchase, stocked, terms);
         if purchase.epoch != terms.epoch || stocked.provision.lots.is_empty() {
@@ -552,15 +502,13 @@ impl Cell {
         true
     }
 
-    /// Nothing of the order was written: the block goes on. Returns what had faded already.
-    pub(super) fn refused(&mut self, purchase: Purchase) -> Milli {
-        self.is_busy = false;
-        let held = purchase.before.as_ref().map_or(Milli::ZERO, Block::held);
-        let kept = purchase.own_sum().saturating_add(purchase.ending.back);
-        self.block = purchase.before;
+    /// Nothing of the order was written: the block goes on.
+    pub(super) fn refused(&mut self, purchase: Purchase, stats: &Stats) {
+        let alive = purchase.own_sum().saturating_add(purchase.ending.back);
+        self.comes_back(purchase.before, alive, stats);
+        self.ended();
         let since = std::mem::replace(&mut self.unreported, purchase.unreported);
         self.unreported.merge(since);
-        held.saturating_sub(kept)
     }
 }
 

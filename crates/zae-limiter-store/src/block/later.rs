@@ -15,8 +15,9 @@ use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
 use zae_limiter_core::{EntityId, ResourceName, Take, TimeMs};
 
+use super::BlockStore;
+use super::order::Terms;
 use super::table::Slot;
-use super::{BlockStore, Terms};
 use crate::{BoxFuture, LimitsInForce, MemberTake, Store};
 
 /// The longest wait for an order or a return of another request: an order that hangs must not hold
@@ -74,7 +75,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         behind(Box::pin(async move {
             for Member { entity, resource, limits, takes } in &members {
                 let member = MemberTake { entity, resource, limits, takes, absent: &[] };
-                store.restock(&member, store.at_least(now)).await;
+                store.restock(&member, now).await;
             }
         }));
     }
@@ -110,8 +111,9 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }));
     }
 
-    /// The time by now, for work that had to wait.
-    fn at_least(&self, then: TimeMs) -> TimeMs {
+    /// The time by now, for what had to wait: what refill has reached meanwhile is neither spent nor
+    /// given back.
+    pub(super) fn at_least(&self, then: TimeMs) -> TimeMs {
         self.shared.clock.as_ref().map_or(then, |clock| clock.now().max(then))
     }
 

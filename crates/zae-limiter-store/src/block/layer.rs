@@ -5,7 +5,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use zae_limiter_core::{Milli, Stock, StockLook, Take, TimeMs};
 
-use super::cell::{CLOCK_BACK_MAX_MS, Terms};
+use super::cell::CLOCK_BACK_MAX_MS;
+use super::order::Terms;
 
 /// Stock, and until when it may be spent.
 #[derive(Clone)]

@@ -3,8 +3,9 @@
 //!
 //! What may be lent and spent is decided by `zae_limiter_core` (`Stock`, `BucketState::provision`).
 //! Here: `options` how much to buy, `layer` a block, `cell` what is known of its bucket with its
-//! `tally`, `table` all of them, `take` the way of a request, `pace` its pauses, `later` what no
-//! caller waits for, `views` what others see, `stats` what became of the stock.
+//! `tally`, `order` what goes in and out of it, `table` all of them, `take` the way of a request,
+//! `pace` its pauses, `later` what no caller waits for, `views` what others see, `stats` what became
+//! of the stock.
 //!
 //! A request that stock does not cover goes to the store with an order for the next requests. Where
 //! that finds a limit scarce, requests for it are refused here until the next visit (`pace`). One
@@ -14,6 +15,7 @@ mod cell;
 mod later;
 mod layer;
 mod options;
+mod order;
 mod pace;
 mod stats;
 mod table;
@@ -40,7 +42,7 @@ use crate::{
     ResetRequest, Restored, Store, StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept,
     SystemEntropy, UsageQuery,
 };
-use cell::Terms;
+use order::Terms;
 use stats::Stats;
 use table::Table;
 

@@ -12,8 +12,9 @@ use zae_limiter_core::{
     LENT_PART, LimitParams, LimitReport, LimitSource, Milli, Reports, Take, TimeMs, Wait, WaitMs,
 };
 
-use super::cell::{CLOCK_BACK_MAX_MS, Cell, Purchase, Terms};
+use super::cell::{CLOCK_BACK_MAX_MS, Cell};
 use super::options::SHORTEST_MS;
+use super::order::{Purchase, Terms};
 use crate::{MemberTake, Stocked};
 
 /// The requests that an order of a scarce limit is to be worth.
@@ -151,7 +152,7 @@ impl Cell {
             at: terms.now,
             moment: purchase.ordered,
             gap_ms: gap * part / 1_024,
-            epoch: terms.epoch,
+            epoch: purchase.epoch,
         }));
     }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{LimitReport, Milli, Reports, Stock, Take, TimeMs, Wait};
 
 use super::BlockStore;
-use super::cell::{Next, Purchase, Terms};
+use super::order::{Next, Purchase, Terms};
 use super::pace::Paced;
 use super::table::{Key, Slot};
 use super::views::Trip;
@@ -113,26 +113,29 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         if let Some(answer) = self.consume_at_once(request) {
             return answer;
         }
-        let now = request.now;
+        let mut now = request.now;
         self.report_silent(now);
         if request.is_exact {
             let is_meant = |key: &Key| {
                 let mut members = request.members.iter();
                 members.any(|it| *it.entity == key.entity && *it.resource == key.resource)
             };
-            self.settle_all(is_meant, now).await;
-            return self.inner.consume(request).await;
+            if self.settle_all(is_meant, now).await {
+                now = self.at_least(now);
+            }
+            return self.inner.consume(&ConsumeRequest { now, ..*request }).await;
         }
         let is_alone = request.members.len() == 1;
         let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
         let mut served: SmallVec<[Option<Reports>; 4]> = SmallVec::new();
         for member in request.members {
-            served.push(match self.serve(member, now, is_alone, &mut reserved).await? {
+            served.push(match self.serve(member, &mut now, is_alone, &mut reserved).await? {
                 Served::Granted(reports) => Some(reports),
                 Served::Exact => None,
                 Served::Answered(outcome) => return Ok(outcome),
             });
         }
+        let request = &ConsumeRequest { now, ..*request };
         let numbers: SmallVec<[u8; 4]> = (0_u8..)
             .zip(&served)
             .filter(|(_, by)| by.is_none())
@@ -179,7 +182,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         request: &ConsumeRequest<'_>,
         members: &[MemberTake<'_>],
     ) -> Result<ConsumeOutcome, StoreError> {
-        let asked = ConsumeRequest { members, ..*request };
+        let mut asked = ConsumeRequest { members, ..*request };
         let mut outcome = self.inner.consume(&asked).await?;
         if matches!(outcome, ConsumeOutcome::Refused(_)) {
             let is_meant = |key: &Key| {
@@ -187,12 +190,13 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                     .iter()
                     .any(|member| *member.entity == key.entity && *member.resource == key.resource)
             };
-            if self.settle_all(is_meant, request.now).await {
+            if self.settle_all(is_meant, asked.now).await {
+                asked.now = self.at_least(asked.now);
                 outcome = self.inner.consume(&asked).await?;
             }
         }
         if let ConsumeOutcome::Granted(grant) = &mut outcome {
-            let terms = self.terms(request.now);
+            let terms = self.terms(self.at_least(asked.now));
             for (number, member) in members.iter().enumerate() {
                 let slot = self.table.find(member.entity, member.resource);
                 let stock = slot.and_then(|slot| slot.lock().stock_for(member, &terms));
@@ -203,7 +207,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 }
             }
             if request.members.len() > 1 {
-                self.restock_all(members, request.now).await;
+                self.restock_all(members, asked.now).await;
             }
         }
         Ok(outcome)
@@ -213,6 +217,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// the block, not the grant.
     pub(super) async fn restock(&self, member: &MemberTake<'_>, now: TimeMs) {
         let Some(slot) = self.table.find(member.entity, member.resource) else { return };
+        let now = self.at_least(now);
         let terms = Terms { is_alone: false, ..self.terms(now) };
         let next = slot.lock().restock(member, &terms);
         match next {
@@ -251,18 +256,19 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         })
     }
 
-    /// Serves one member from stock or by an order, or leaves it to the store.
+    /// Serves one member from stock or by an order, or leaves it to the store. `now` is the time at
+    /// which it is asked: later, where the member had to wait.
     async fn serve<'a>(
         &'a self,
         member: &'a MemberTake<'a>,
-        now: TimeMs,
+        now: &mut TimeMs,
         is_alone: bool,
         reserved: &mut Reserved<'a, S>,
     ) -> Result<Served, StoreError> {
         if member.is_unlimited() {
             return Ok(Served::Exact);
         }
-        let Some(slot) = self.table.slot(member.entity, member.resource, now, &self.shared.stats)
+        let Some(slot) = self.table.slot(member.entity, member.resource, *now, &self.shared.stats)
         else {
             return Ok(Served::Exact);
         };
@@ -271,7 +277,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         for look in 0..LOOKS_MAX {
             // Made before the cell is looked at: so it hears of everything that ends after that.
             let done = pin!(slot.done.notified());
-            let terms = Terms { is_alone, may_order, is_new: look == 0, ..self.terms(now) };
+            let terms = Terms { is_alone, may_order, is_new: look == 0, ..self.terms(*now) };
             let next = slot.lock().next(member, &terms);
             match next {
                 Next::Taken(taken) => {
@@ -288,15 +294,16 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 Next::Settle(ending) => {
                     let key =
                         Key { entity: member.entity.clone(), resource: member.resource.clone() };
-                    self.bring_back(&key, &slot, *ending, now).await;
+                    self.bring_back(&key, &slot, *ending, *now).await;
                 }
                 Next::Order(purchase) => {
                     may_order = false;
-                    if let Some(outcome) = self.order(member, &slot, *purchase, now).await? {
+                    if let Some(outcome) = self.order(member, &slot, *purchase, *now).await? {
                         return Ok(Served::Answered(outcome));
                     }
                 }
             }
+            *now = self.at_least(*now);
         }
         Ok(Served::Exact)
     }
@@ -327,8 +334,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             Ok(answer) => answer,
             // Nothing was written, so the block goes on.
             Err(error) if !error.fate_unknown() => {
-                let faded = slot.lock().refused(purchase);
-                stats.faded(faded.negated());
+                slot.lock().refused(purchase, stats);
                 trip.end();
                 return Err(error);
             }
@@ -380,15 +386,12 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 let is_mine = mine.iter().any(|report| report.wait != Wait::None);
                 let mut cell = slot.lock();
                 cell.pace_after_refusal(&purchase, &reports, &self.terms(now));
-                let faded = cell.refused(purchase);
+                cell.refused(purchase, stats);
                 drop(cell);
-                // What had faded fades again when it is looked at again.
-                stats.faded(faded.negated());
                 is_mine.then_some(ConsumeOutcome::Refused(mine))
             }
             Provisioned::Stale | Provisioned::Blocked(_) | Provisioned::NotNow => {
-                let faded = slot.lock().refused(purchase);
-                stats.faded(faded.negated());
+                slot.lock().refused(purchase, stats);
                 // The store is asked, and says which.
                 None
             }
@@ -403,15 +406,17 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         request: &ConsumeRequest<'_>,
     ) -> Result<ConsumeOutcome, StoreError> {
         request.check("peek")?;
+        let mut now = request.now;
         for member in request.members {
             let Some(slot) = self.table.find(member.entity, member.resource) else { continue };
-            let ending = slot.lock().end_for(member.limits, &self.terms(request.now));
+            let ending = slot.lock().end_for(member.limits, &self.terms(now));
             if let Some(ending) = ending {
                 let key = Key { entity: member.entity.clone(), resource: member.resource.clone() };
-                self.bring_back(&key, &slot, ending, request.now).await;
+                self.bring_back(&key, &slot, ending, now).await;
+                now = self.at_least(now);
             }
         }
-        let terms = self.terms(request.now);
+        let terms = self.terms(now);
         let stock: SmallVec<[SmallVec<[Milli; 4]>; 4]> = request
             .members
             .iter()
@@ -440,7 +445,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             .zip(&takes)
             .map(|(member, takes)| MemberTake { takes, ..*member })
             .collect();
-        let asked = ConsumeRequest { members: &members, ..*request };
+        let asked = ConsumeRequest { members: &members, now, ..*request };
         let with_stock = |mut reports: Reports| {
             for report in &mut reports {
                 let member = usize::from(report.member);
@@ -470,6 +475,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         now: TimeMs,
     ) -> Vec<Result<Adjusted, StoreError>> {
         self.sees(now);
+        let mut now = now;
         let mut results: Vec<Option<Result<Adjusted, StoreError>>> = Vec::new();
         let (mut rest, mut places) = (Vec::new(), Vec::new());
         for (place, delta) in deltas.iter().enumerate() {
@@ -478,6 +484,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 // The stock of an order that is under way has room in a moment. Without an answer
                 // the store takes the refund.
                 let _ = self.idle(slot).await;
+                now = self.at_least(now);
             }
             let is_done = slot.as_ref().is_some_and(|slot| {
                 slot.lock().adjust(delta.limits, delta.deltas, &self.terms(now))

@@ -5,8 +5,9 @@ use zae_limiter_core::{
     TimeMs, assess,
 };
 
-use super::cell::{Cell, Next, Purchase, Terms};
+use super::cell::Cell;
 use super::options::LocalBlocks;
+use super::order::{Ending, Next, Purchase, Terms};
 use super::stats::Stats;
 use crate::{LimitsInForce, MemberTake, SeededEntropy, Stocked};
 
@@ -18,6 +19,7 @@ struct Rig {
     options: LocalBlocks,
     stats: Stats,
     entropy: SeededEntropy,
+    epoch: u64,
     names: (EntityId, ResourceName),
 }
 
@@ -35,6 +37,7 @@ impl Rig {
             options,
             stats: Stats::default(),
             entropy: SeededEntropy::new(1),
+            epoch: 0,
             names: ("key".parse().expect("an id"), "gpt-4".parse().expect("a resource")),
         }
     }
@@ -56,7 +59,7 @@ impl Rig {
             options: &self.options,
             stats: &self.stats,
             entropy: &self.entropy,
-            epoch: 0,
+            epoch: self.epoch,
             now: TimeMs(now_ms),
             moment: None,
             is_alone: true,
@@ -83,6 +86,16 @@ impl Rig {
         assert!(self.with(&[], now_ms, |cell, _, terms| cell.stocked(&purchase, &stocked, terms)));
     }
 
+    /// An order of which nothing was written.
+    fn refused(&mut self, purchase: Purchase) {
+        self.cell.refused(purchase, &self.stats);
+    }
+
+    /// The same of a return.
+    fn restore(&mut self, ending: Ending) {
+        self.cell.restore(ending, &self.stats);
+    }
+
     /// Takes from stock; which block it was.
     fn take(&mut self, amount: i64, now_ms: i64) -> Option<u64> {
         self.with(&tokens(amount), now_ms, |cell, member, terms| {
@@ -99,7 +112,7 @@ fn use_beside_a_report_that_is_not_written_is_kept() {
     assert!(rig.take(1, 10).is_some());
     let ending = rig.with(&[], 20, |cell, _, terms| cell.end_use(terms));
     assert!(rig.take(2, 30).is_some(), "the block is there");
-    rig.cell.restore(ending);
+    rig.restore(ending);
     let report = rig.with(&[], 40, |cell, _, terms| cell.end_use(terms)).report;
     assert_eq!(
         (report.grants, report.lines[0].used, report.used_at),
@@ -117,7 +130,7 @@ fn what_is_put_back_beside_an_order_is_not_reported() {
     let purchase = rig.order(50, 20);
     rig.with(&tokens(1), 30, |cell, member, terms| cell.put_back(member, number, terms));
     // Alone it would be reported by the time of nothing, and take the bucket back to that.
-    rig.cell.refused(purchase);
+    rig.refused(purchase);
     let report = rig.with(&[], 40, |cell, _, terms| cell.end_use(terms)).report;
     assert_eq!((report.grants, report.lines[0].used), (1, Milli(1_000)));
     rig.cell.ended();
@@ -174,7 +187,7 @@ fn nobody_is_refused_while_a_return_is_under_way() {
     let ending = rig.with(&[], 50, |cell, _, terms| cell.end(terms));
     let paced = rig.with(&tokens(1), 55, |cell, member, terms| cell.paced(member, terms));
     assert!(paced.is_none());
-    rig.cell.restore(ending);
+    rig.restore(ending);
 }
 
 /// Stock that is too old shortens no wait.
@@ -194,10 +207,68 @@ fn a_pause_counts_no_stock_that_is_too_old() {
         purchase.lines.iter().map(|line| Take { limit: line.limit, amount: line.least }).collect();
     let reports = assess(std::iter::once((&rig.bucket, &takes[..])), TimeMs(1_600));
     rig.with(&[], 1_600, |cell, _, terms| cell.pace_after_refusal(&purchase, &reports, terms));
-    rig.cell.refused(purchase);
+    rig.refused(purchase);
     for (now_ms, has_stock) in [(1_700, true), (2_200, false)] {
         let paced = rig.with(&tokens(120), now_ms, |cell, member, terms| cell.paced(member, terms));
         let balance = paced.expect("the next visit has not come").reports[0].balance;
         assert_eq!(balance > Milli::ZERO, has_stock, "after {now_ms} ms");
+    }
+}
+
+/// What a reset overtakes on its way does not come back, although nothing was written of it: the
+/// bucket that is full again would have it on top.
+#[test]
+fn stock_that_administration_overtakes_does_not_come_back() {
+    for way in ["order", "return", "report"] {
+        let mut rig = Rig::new("x:1/sec:100", LocalBlocks::eager());
+        rig.buy(5, 0);
+        let held = rig.cell.held();
+        match way {
+            "order" => {
+                let purchase = rig.order(21, 1_000);
+                let lost = rig.cell.forfeit();
+                rig.stats.lost(lost);
+                rig.refused(purchase);
+            }
+            _ => {
+                let ending = rig.with(&[], 1_000, |cell, _, terms| match way {
+                    "return" => cell.end(terms),
+                    _ => cell.end_use(terms),
+                });
+                let lost = rig.cell.forfeit();
+                rig.stats.lost(lost);
+                rig.restore(ending);
+            }
+        }
+        assert_eq!(rig.cell.held(), Milli::ZERO, "{way}");
+        let gone = rig.stats.read(Milli::ZERO);
+        assert_eq!(gone.lost.saturating_add(gone.faded), held, "{way}: {gone:?}");
+        assert!(rig.take(1, 1_010).is_none(), "{way}");
+        // What is bought afterwards, from the bucket that is full, is not meant.
+        rig.bucket = Rig::new("x:1/sec:100", LocalBlocks::eager()).bucket;
+        rig.buy(5, 1_020);
+        let ending = rig.with(&[], 1_030, |cell, _, terms| cell.end(terms));
+        rig.restore(ending);
+        assert!(rig.cell.held() > Milli::ZERO, "{way}");
+    }
+}
+
+/// Nor does an order that a reset has overtaken say how scarce the bucket is.
+#[test]
+fn an_order_that_administration_overtakes_begins_no_pause() {
+    for is_overtaken in [false, true] {
+        let mut rig = Rig::new("x:100/day:6000", LocalBlocks::default());
+        rig.bucket.take(&tokens(5_990), TimeMs(0));
+        for number in 0..7 {
+            rig.with(&tokens(1), number * 5, |cell, member, terms| drop(cell.next(member, terms)));
+        }
+        let purchase = rig.order(50, 40);
+        rig.epoch += u64::from(is_overtaken);
+        let takes = [Take { limit: 0, amount: purchase.lines[0].least }];
+        let reports = assess(std::iter::once((&rig.bucket, &takes[..])), TimeMs(40));
+        rig.with(&[], 40, |cell, _, terms| cell.pace_after_refusal(&purchase, &reports, terms));
+        rig.refused(purchase);
+        let paced = rig.with(&tokens(50), 45, |cell, member, terms| cell.paced(member, terms));
+        assert_eq!(paced.is_some(), !is_overtaken);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use zae_limiter_core::{Milli, TimeMs};
 
 use super::BlockStore;
-use super::cell::Ending;
+use super::order::Ending;
 use super::table::{Key, Slot};
 use crate::{BucketView, Page, Store, UsageQuery};
 
@@ -68,6 +68,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         let mut is_any = false;
         for (key, slot) in self.table.slots(is_meant).into_iter().take(most) {
             self.idle(&slot).await;
+            let now = self.at_least(now);
             let ending = {
                 let mut cell = slot.lock();
                 if cell.is_busy() || !cell.has_loan() {
@@ -114,8 +115,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             match settled {
                 Ok(()) => {}
                 Err(error) if !error.fate_unknown() => {
-                    stats.faded(ending.faded.negated());
-                    slot.lock().restore(ending);
+                    slot.lock().restore(ending, stats);
                     return trip.end();
                 }
                 Err(_) => return,

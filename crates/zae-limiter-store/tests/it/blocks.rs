@@ -1,6 +1,8 @@
 //! Local blocks on a store in memory: what they cost, what they keep, and what others see.
 
+mod chained;
 mod guards;
+mod late;
 mod overlap;
 
 use std::sync::Arc;
@@ -13,8 +15,8 @@ use zae_limiter_store::conformance::block_sim::run_seeds;
 use zae_limiter_store::{
     BlockStore, BucketDelta, BucketStore, Capabilities, Change, ConfigStore, ConsumeOutcome,
     ConsumeRequest, Delta, Fault, FaultStore, Level, LimitsChange, LimitsInForce, LocalBlocks,
-    ManualClock, MemberTake, MemoryStore, PageRequest, SeededEntropy, Store, StoreError,
-    StoreErrorKind,
+    ManualClock, MemberTake, MemoryStore, PageRequest, ResetRequest, SeededEntropy, Store,
+    StoreError, StoreErrorKind,
 };
 
 const BEGIN: i64 = 4_102_480_800_000;

@@ -8,11 +8,15 @@ use zae_limiter_store::{BoxFuture, HistoryStore as _, NamespaceStore as _, Usage
 
 use super::*;
 
-fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+pub(super) fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-async fn chain(process: &Process, names: &[EntityId; 2], takes: &[Take]) -> ConsumeOutcome {
+pub(super) async fn chain(
+    process: &Process,
+    names: &[EntityId; 2],
+    takes: &[Take],
+) -> ConsumeOutcome {
     let resource = "gpt-4".parse().expect("a resource");
     let member = |entity| MemberTake {
         entity,
@@ -26,22 +30,22 @@ async fn chain(process: &Process, names: &[EntityId; 2], takes: &[Take]) -> Cons
     process.blocks.consume(&request).await.expect("no outage")
 }
 
-fn both() -> [EntityId; 2] {
+pub(super) fn both() -> [EntityId; 2] {
     [name("child"), name("parent")]
 }
 
-fn tokens(amount: i64) -> [Take; 1] {
+pub(super) fn tokens(amount: i64) -> [Take; 1] {
     [Take { limit: 0, amount: Milli(amount * 1_000) }]
 }
 
-fn eager_with(limit: &str, fault: fn(&str) -> Fault) -> (MemoryStore, Process) {
+pub(super) fn eager_with(limit: &str, fault: fn(&str) -> Fault) -> (MemoryStore, Process) {
     let store = MemoryStore::new();
     let process = Process::with(&store, limit, LocalBlocks::eager(), fault);
     (store, process)
 }
 
 /// Eager blocks that age by a clock of their own.
-fn with_clock(
+pub(super) fn with_clock(
     store: &MemoryStore,
     limit: &str,
     fault: impl Fn(&str) -> Fault + Send + Sync + 'static,
@@ -322,6 +326,35 @@ async fn an_order_that_administration_overtakes_is_no_stock() {
     assert_eq!(process.take(0).await, "granted");
     let stats = process.blocks.stats();
     assert_eq!((stats.held, stats.lost, stats.missing()), (Milli(0), Milli(4_000), Milli(0)));
+}
+
+/// Nor is the block that such an order was to replace: the bucket is full without it.
+#[tokio::test]
+async fn a_block_that_administration_overtakes_does_not_come_back() {
+    let (store, asked) = (MemoryStore::new(), AtomicU32::new(0));
+    let fault = move |name: &str| match name == "provision" && asked.fetch_add(1, SeqCst) == 1 {
+        true => Fault::Yield(1),
+        false => Fault::None,
+    };
+    let (process, clock) = with_clock(&store, "x:1/day:100", fault);
+    assert!(matches!(process.ask("key", 5, 0).await, ConsumeOutcome::Granted(_)));
+    // More than there can be, so nothing of it will be written.
+    let mut order = pin!(process.ask("key", 200, 0));
+    assert!(poll(order.as_mut()).is_pending());
+    let (key, resource) = (name("key"), "gpt-4".parse().expect("a resource"));
+    let request = ResetRequest { entity: &key, resource: &resource, only: None };
+    let by = change(0);
+    let mut reset = pin!(process.blocks.reset(&request, &by));
+    assert!(poll(reset.as_mut()).is_pending(), "half a second for the order");
+    clock.advance(Duration::from_millis(500));
+    assert!(matches!(poll(reset.as_mut()), Poll::Ready(Ok(_))));
+    assert!(matches!(order.await, ConsumeOutcome::Refused(_)));
+    let others = Process::new(&store, "x:1/day:100");
+    assert!(matches!(others.ask("key", 100, 500).await, ConsumeOutcome::Granted(_)));
+    process.blocks.give_back(TimeMs(BEGIN + 500)).await;
+    assert!(stored(&store).await.0 < Milli(1_000), "100 of the reset are granted, and no more");
+    let stats = process.blocks.stats();
+    assert_eq!((stats.held, stats.lost, stats.missing()), (Milli(0), Milli(20_000), Milli(0)));
 }
 
 /// A block is as old as its order, not as the answer.
