@@ -274,11 +274,14 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         };
         // An order before the chain is granted would take although it may be refused.
         let mut may_order = is_alone;
-        for look in 0..LOOKS_MAX {
+        // Whoever has to wait first is counted when it is looked at: the next order is for it, too.
+        let mut is_new = true;
+        for _ in 0..LOOKS_MAX {
             // Made before the cell is looked at: so it hears of everything that ends after that.
             let done = pin!(slot.done.notified());
-            let terms = Terms { is_alone, may_order, is_new: look == 0, ..self.terms(*now) };
+            let terms = Terms { is_alone, may_order, is_new, ..self.terms(*now) };
             let next = slot.lock().next(member, &terms);
+            is_new &= matches!(next, Next::Busy);
             match next {
                 Next::Taken(taken) => {
                     if is_alone {

@@ -1,6 +1,7 @@
 //! Local blocks on a store in memory: what they cost, what they keep, and what others see.
 
 mod chained;
+mod crowds;
 mod guards;
 mod late;
 mod overlap;
