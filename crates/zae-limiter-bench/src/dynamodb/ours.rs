@@ -50,7 +50,7 @@ pub(super) const ACQUIRE: Entry = Entry {
 
 pub(super) const BLOCKS: Entry = Entry {
     name: "acquire-blocks",
-    what: "acquire + commit with local blocks, warm",
+    what: "acquire + commit with local blocks, one hot key",
     make: |context| {
         row(context, (Callers::Alone, Sends::Orders), async |place| {
             AcquireOp::new(&place, Kind::Blocks).await
@@ -229,7 +229,9 @@ impl AcquireOp {
             _ => builder.build()?,
         };
         let (texts, resource) = match kind {
-            Kind::Plain | Kind::Adjust | Kind::Blocks => (keys::texts(place.keys), RESOURCE),
+            Kind::Plain | Kind::Adjust => (keys::texts(place.keys), RESOURCE),
+            // A hot one: blocks are for those.
+            Kind::Blocks => (keys::texts(1), RESOURCE),
             Kind::Cascade => ((0..place.keys.min(CHILDREN_MAX)).map(child).collect(), RESOURCE),
             // One, because every key asks the table once a second, and so many keys would be all
             // that is measured.
