@@ -6,8 +6,8 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,9 +15,10 @@ use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
 use zae_limiter_core::{EntityId, ResourceName, Take, TimeMs};
 
-use super::BlockStore;
+use super::home::{Home, Place, side_by_side};
 use super::order::Terms;
-use super::table::Slot;
+use super::table::{Key, Slot};
+use super::{BlockStore, Shared};
 use crate::{BoxFuture, LimitsInForce, MemberTake, Store};
 
 /// The longest wait for an order or a return of another request: an order that hangs must not hold
@@ -80,8 +81,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }));
     }
 
-    /// Reports the use of buckets that nobody asks for any more, some at a time: a request that
-    /// asks the store passes by.
+    /// Reports the use of buckets that nobody asks for any more, some at a time, in all namespaces:
+    /// a request that asks the store passes by.
     pub(super) fn report_silent(&self, now: TimeMs) {
         let Some(behind) = self.shared.behind.get() else { return };
         let last = self.shared.looked_at.load(SeqCst);
@@ -91,30 +92,43 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         {
             return;
         }
-        let silent = self.table.next_part(|cell| cell.is_silent_for(SILENT_MS, now));
+        let mut silent = Vec::new();
+        for Place { table, home } in self.shared.places() {
+            let found = table.next_part(|cell| cell.is_silent_for(SILENT_MS, now));
+            silent.extend(found.into_iter().map(|(key, slot)| (Arc::clone(&home), key, slot)));
+        }
         if silent.is_empty() {
             return;
         }
-        let store = self.clone();
+        let shared = Arc::clone(&self.shared);
         behind(Box::pin(async move {
-            for (key, slot) in silent {
-                let now = store.at_least(now);
+            let end = async |(home, key, slot): (Arc<dyn Home>, Key, Arc<Slot>)| {
+                let now = shared.at_least(now);
                 let ending = {
                     let mut cell = slot.lock();
                     if !cell.is_silent_for(SILENT_MS, now) {
-                        continue;
+                        return false;
                     }
-                    cell.end(&store.terms(now))
+                    cell.end(&shared.terms(now))
                 };
-                store.bring_back(&key, &slot, ending, now).await;
-            }
+                shared.bring_back(&*home, &key, &slot, ending, now).await;
+                true
+            };
+            side_by_side(silent.into_iter().map(end)).await;
         }));
+    }
+}
+
+impl Shared {
+    pub(super) fn places(&self) -> Vec<Place> {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.values().cloned().collect()
     }
 
     /// The time by now, for what had to wait: what refill has reached meanwhile is neither spent nor
     /// given back.
     pub(super) fn at_least(&self, then: TimeMs) -> TimeMs {
-        self.shared.clock.as_ref().map_or(then, |clock| clock.now().max(then))
+        self.clock.as_ref().map_or(then, |clock| clock.now().max(then))
     }
 
     /// Waits for the order that is under way, if there is one; false when it takes too long.
@@ -127,7 +141,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// Waits for what is under way; false when it takes too long. Without a clock there is no
     /// bound.
     pub(super) async fn ends(&self, mut done: Pin<&mut Notified<'_>>) -> bool {
-        let Some(clock) = &self.shared.clock else {
+        let Some(clock) = &self.clock else {
             done.await;
             return true;
         };

@@ -4,14 +4,15 @@
 //! What may be lent and spent is decided by `zae_limiter_core` (`Stock`, `BucketState::provision`).
 //! Here: `options` how much to buy, `layer` a block, `cell` what is known of its bucket with its
 //! `tally`, `order` what goes in and out of it, `table` all of them, `take` the way of a request,
-//! `pace` its pauses, `later` what no caller waits for, `views` what others see, `stats` what became
-//! of the stock.
+//! `home` the way back, `pace` its pauses, `later` what no caller waits for, `views` what others
+//! see, `stats` what became of the stock.
 //!
 //! A request that stock does not cover goes to the store with an order for the next requests. Where
 //! that finds a limit scarce, requests for it are refused here until the next visit (`pace`). One
 //! order per bucket is under way at a time, and requests that need one too wait for it.
 
 mod cell;
+mod home;
 mod later;
 mod layer;
 mod options;
@@ -42,6 +43,7 @@ use crate::{
     ResetRequest, Restored, Store, StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept,
     SystemEntropy, UsageQuery,
 };
+use home::{Home, HomeIn, Place};
 use order::Terms;
 use stats::Stats;
 use table::Table;
@@ -57,6 +59,7 @@ use table::Table;
 pub struct BlockStore<S: ?Sized> {
     inner: Arc<S>,
     table: Arc<Table>,
+    home: Arc<dyn Home>,
     shared: Arc<Shared>,
 }
 
@@ -69,7 +72,8 @@ struct Shared {
     /// The time of the last request. Not the latest one: a clock that was ahead for a moment would
     /// have every bucket that is looked at refilled for the time in between, each time.
     seen_at: AtomicI64,
-    tables: Mutex<HashMap<Option<NamespaceId>, Arc<Table>>>,
+    /// The namespaces in use.
+    places: Mutex<HashMap<Option<NamespaceId>, Place>>,
     /// Ages blocks by a time that is never set.
     clock: Option<Arc<dyn Clock>>,
     /// Keeps processes from coming together.
@@ -120,7 +124,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             stats: Stats::default(),
             epoch: AtomicU64::new(0),
             seen_at: AtomicI64::new(i64::MIN),
-            tables: Mutex::default(),
+            places: Mutex::default(),
             clock,
             entropy,
             behind: OnceLock::new(),
@@ -131,12 +135,14 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
 
     fn within(inner: Arc<S>, shared: Arc<Shared>) -> BlockStore<S> {
         let id = inner.current_namespace_id();
-        let mut tables = shared.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let table =
-            tables.entry(id).or_insert_with(|| Arc::new(Table::new(shared.options.blocks())));
-        let table = Arc::clone(table);
-        drop(tables);
-        BlockStore { inner, table, shared }
+        let mut places = shared.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Place {
+            table: Arc::new(Table::new(shared.options.blocks())),
+            home: Arc::new(HomeIn(Arc::clone(&inner))),
+        };
+        let Place { table, home } = places.entry(id).or_insert_with(new).clone();
+        drop(places);
+        BlockStore { inner, table, home, shared }
     }
 
     /// The store inside.
@@ -148,10 +154,9 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// What became of the stock, in every namespace.
     #[must_use]
     pub fn stats(&self) -> BlockStats {
-        let tables = self.shared.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = tables
-            .values()
-            .fold(zae_limiter_core::Milli::ZERO, |sum, table| sum.saturating_add(table.held()));
+        let held = self.shared.places().iter().fold(zae_limiter_core::Milli::ZERO, |sum, place| {
+            sum.saturating_add(place.table.held())
+        });
         self.shared.stats.read(held)
     }
 
@@ -165,31 +170,17 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// Gives all stock of this namespace back and reports its use: before a process ends. Blocks
     /// that are bought later are given back by another call.
     pub async fn give_back(&self, now: TimeMs) {
-        self.settle_all(|_| true, now).await;
+        self.settle_up_to(usize::MAX, |_| true, now).await;
     }
 
     fn terms(&self, now: TimeMs) -> Terms<'_> {
-        self.terms_at(now, |clock| clock.monotonic())
+        self.shared.terms(now)
     }
 
     /// The same for a request that is served from stock or asks again: by a clock that costs less,
     /// under which a block ends up to 20 ms early.
     fn hasty_terms(&self, now: TimeMs) -> Terms<'_> {
-        self.terms_at(now, |clock| clock.monotonic_at_most())
-    }
-
-    fn terms_at(&self, now: TimeMs, read: impl FnOnce(&dyn Clock) -> Duration) -> Terms<'_> {
-        Terms {
-            options: &self.shared.options,
-            stats: &self.shared.stats,
-            entropy: &*self.shared.entropy,
-            epoch: self.shared.epoch.load(SeqCst),
-            now,
-            moment: self.shared.clock.as_deref().map(read),
-            is_alone: true,
-            may_order: true,
-            is_new: true,
-        }
+        self.shared.terms_at(now, |clock| clock.monotonic_at_most())
     }
 
     /// Makes a change of the configuration. No stock that was bought before its end is spent after
@@ -206,6 +197,26 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             let _epoch = NextEpoch { store: self, concerns };
             call(&self.inner).await
         })
+    }
+}
+
+impl Shared {
+    fn terms(&self, now: TimeMs) -> Terms<'_> {
+        self.terms_at(now, |clock| clock.monotonic())
+    }
+
+    fn terms_at(&self, now: TimeMs, read: impl FnOnce(&dyn Clock) -> Duration) -> Terms<'_> {
+        Terms {
+            options: &self.options,
+            stats: &self.stats,
+            entropy: &*self.entropy,
+            epoch: self.epoch.load(SeqCst),
+            now,
+            moment: self.clock.as_deref().map(read),
+            is_alone: true,
+            may_order: true,
+            is_new: true,
+        }
     }
 }
 
@@ -279,7 +290,7 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<BucketView>> {
         Box::pin(async move {
-            self.report_all(|key| key.entity == *entity).await;
+            self.report_for(page, |key| key.entity == *entity).await;
             let page = self.inner.buckets(entity, page).await?;
             Ok(self.with_stock(page))
         })
@@ -291,7 +302,7 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<BucketView>> {
         Box::pin(async move {
-            self.report_all(|key| key.resource == *resource).await;
+            self.report_for(page, |key| key.resource == *resource).await;
             let page = self.inner.resource_buckets(resource, page).await?;
             Ok(self.with_stock(page))
         })
@@ -299,7 +310,7 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
 
     fn namespace_buckets<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<BucketView>> {
         Box::pin(async move {
-            self.report_all(|_| true).await;
+            self.report_for(page, |_| true).await;
             let page = self.inner.namespace_buckets(page).await?;
             Ok(self.with_stock(page))
         })
@@ -310,7 +321,7 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
         query: &'a UsageQuery,
     ) -> StoreFuture<'a, Page<zae_limiter_core::UsageSnapshot>> {
         Box::pin(async move {
-            self.report_asked(query).await;
+            self.report_asked(&query.page, query).await;
             self.inner.usage(query).await
         })
     }
@@ -320,21 +331,21 @@ impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
         query: &'a UsageQuery,
     ) -> StoreFuture<'a, Option<zae_limiter_core::UsageSummary>> {
         Box::pin(async move {
-            self.report_asked(query).await;
+            self.report_asked(&PageRequest::default(), query).await;
             self.inner.usage_summary(query).await
         })
     }
 
     fn sweep(&self, now: TimeMs, steps_max: u32) -> StoreFuture<'_, Swept> {
         Box::pin(async move {
-            self.settle_all(|_| true, now).await;
+            self.settle_up_to(usize::MAX, |_| true, now).await;
             self.inner.sweep(now, steps_max).await
         })
     }
 
     fn give_back(&self, now: TimeMs) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            self.settle_all(|_| true, now).await;
+            self.settle_up_to(usize::MAX, |_| true, now).await;
             self.inner.give_back(now).await
         })
     }
@@ -418,6 +429,7 @@ impl<S: ?Sized> Clone for BlockStore<S> {
         BlockStore {
             inner: Arc::clone(&self.inner),
             table: Arc::clone(&self.table),
+            home: Arc::clone(&self.home),
             shared: Arc::clone(&self.shared),
         }
     }

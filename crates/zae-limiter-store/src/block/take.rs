@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use zae_limiter_core::{LimitReport, Milli, Reports, Stock, Take, TimeMs, Wait};
 
 use super::BlockStore;
+use super::home::Trip;
 use super::order::{Next, Purchase, Terms};
 use super::pace::Paced;
 use super::table::{Key, Slot};
-use super::views::Trip;
 use crate::{
     Adjusted, AtOnce, BucketDelta, BucketStore, ConsumeOutcome, ConsumeRequest, Grant, MemberTake,
     Order, Provisioned, Store, StoreError,
@@ -116,12 +116,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         let mut now = request.now;
         self.report_silent(now);
         if request.is_exact {
-            let is_meant = |key: &Key| {
-                let mut members = request.members.iter();
-                members.any(|it| *it.entity == key.entity && *it.resource == key.resource)
-            };
-            if self.settle_all(is_meant, now).await {
-                now = self.at_least(now);
+            if self.settle_members(request.members, now).await {
+                now = self.shared.at_least(now);
             }
             return self.inner.consume(&ConsumeRequest { now, ..*request }).await;
         }
@@ -185,18 +181,13 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         let mut asked = ConsumeRequest { members, ..*request };
         let mut outcome = self.inner.consume(&asked).await?;
         if matches!(outcome, ConsumeOutcome::Refused(_)) {
-            let is_meant = |key: &Key| {
-                members
-                    .iter()
-                    .any(|member| *member.entity == key.entity && *member.resource == key.resource)
-            };
-            if self.settle_all(is_meant, asked.now).await {
-                asked.now = self.at_least(asked.now);
+            if self.settle_members(members, asked.now).await {
+                asked.now = self.shared.at_least(asked.now);
                 outcome = self.inner.consume(&asked).await?;
             }
         }
         if let ConsumeOutcome::Granted(grant) = &mut outcome {
-            let terms = self.terms(self.at_least(asked.now));
+            let terms = self.terms(self.shared.at_least(asked.now));
             for (number, member) in members.iter().enumerate() {
                 let slot = self.table.find(member.entity, member.resource);
                 let stock = slot.and_then(|slot| slot.lock().stock_for(member, &terms));
@@ -217,7 +208,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// the block, not the grant.
     pub(super) async fn restock(&self, member: &MemberTake<'_>, now: TimeMs) {
         let Some(slot) = self.table.find(member.entity, member.resource) else { return };
-        let now = self.at_least(now);
+        let now = self.shared.at_least(now);
         let terms = Terms { is_alone: false, ..self.terms(now) };
         let next = slot.lock().restock(member, &terms);
         match next {
@@ -292,7 +283,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                 }
                 Next::Refused(paced) => return Ok(Served::Answered(refused(paced))),
                 Next::Exact => return Ok(Served::Exact),
-                Next::Busy if self.ends(done).await => {}
+                Next::Busy if self.shared.ends(done).await => {}
                 Next::Busy => return Ok(Served::Exact),
                 Next::Settle(ending) => {
                     let key =
@@ -306,7 +297,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                     }
                 }
             }
-            *now = self.at_least(*now);
+            *now = self.shared.at_least(*now);
         }
         Ok(Served::Exact)
     }
@@ -416,7 +407,7 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             if let Some(ending) = ending {
                 let key = Key { entity: member.entity.clone(), resource: member.resource.clone() };
                 self.bring_back(&key, &slot, ending, now).await;
-                now = self.at_least(now);
+                now = self.shared.at_least(now);
             }
         }
         let terms = self.terms(now);
@@ -486,8 +477,8 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             if let Some(slot) = &slot {
                 // The stock of an order that is under way has room in a moment. Without an answer
                 // the store takes the refund.
-                let _ = self.idle(slot).await;
-                now = self.at_least(now);
+                let _ = self.shared.idle(slot).await;
+                now = self.shared.at_least(now);
             }
             let is_done = slot.as_ref().is_some_and(|slot| {
                 slot.lock().adjust(delta.limits, delta.deltas, &self.terms(now))
@@ -498,9 +489,9 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
                     if delta.deltas.iter().any(|delta| delta.amount.is_negative()) {
                         slot.lock().end_pause();
                     }
-                    let is_meant =
-                        |key: &Key| key.entity == *delta.entity && key.resource == *delta.resource;
-                    self.settle_all(is_meant, now).await;
+                    let (entity, resource) = (delta.entity.clone(), delta.resource.clone());
+                    let key = Key { entity, resource };
+                    self.shared.settle(&*self.home, &key, slot, now).await;
                 }
                 rest.push(*delta);
                 places.push(place);
