@@ -343,7 +343,7 @@ async fn work(
                 }
                 Either::Right((Err(stop), _)) => {
                     is_over.store(true, Relaxed);
-                    failed.get_or_insert_with(|| (None, stop));
+                    failed.get_or_insert((None, stop));
                     beat = Box::pin(std::future::pending());
                 }
             }

@@ -168,7 +168,8 @@ impl Cell {
         }
         // Also for a member that takes nothing: whoever has disabled its bucket would not be heard.
         let block = self.block.as_ref()?;
-        if !block.may_serve(terms) && !(block.is_good(terms) && self.is_paced(terms)) {
+        let may_serve = block.may_serve(terms) || block.is_good(terms) && self.is_paced(terms);
+        if !may_serve {
             return None;
         }
         let (block, now) = (self.block.as_mut()?, terms.now);

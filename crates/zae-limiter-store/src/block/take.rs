@@ -180,11 +180,11 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
     ) -> Result<ConsumeOutcome, StoreError> {
         let mut asked = ConsumeRequest { members, ..*request };
         let mut outcome = self.inner.consume(&asked).await?;
-        if matches!(outcome, ConsumeOutcome::Refused(_)) {
-            if self.settle_members(members, asked.now).await {
-                asked.now = self.shared.at_least(asked.now);
-                outcome = self.inner.consume(&asked).await?;
-            }
+        if matches!(outcome, ConsumeOutcome::Refused(_))
+            && self.settle_members(members, asked.now).await
+        {
+            asked.now = self.shared.at_least(asked.now);
+            outcome = self.inner.consume(&asked).await?;
         }
         if let ConsumeOutcome::Granted(grant) = &mut outcome {
             let terms = self.terms(self.shared.at_least(asked.now));
