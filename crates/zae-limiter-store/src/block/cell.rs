@@ -166,12 +166,12 @@ impl Cell {
         if member.limits.source == LimitSource::Call || !self.is_about(member.limits) {
             return None;
         }
-        let block = self.block.as_mut()?;
         // Also for a member that takes nothing: whoever has disabled its bucket would not be heard.
-        if !block.may_serve(terms) {
+        let block = self.block.as_ref()?;
+        if !block.may_serve(terms) && !(block.is_good(terms) && self.is_paced(terms)) {
             return None;
         }
-        let now = terms.now;
+        let (block, now) = (self.block.as_mut()?, terms.now);
         let (elapsed_ms, number) = (block.elapsed_ms(now), block.number);
         // Each stock is looked at once: what it holds is a division away.
         let mut looks = SmallVec::<[(usize, StockLook); 4]>::new();
@@ -271,7 +271,7 @@ impl Cell {
         true
     }
 
-    /// Whether a take can be served from the block.
+    /// Whether a take can be served from the block, be it time for another one or not.
     pub(super) fn covers(&self, take: &Take, terms: &Terms<'_>) -> bool {
         self.block.as_ref().is_some_and(|block| block.covers(take, terms))
     }

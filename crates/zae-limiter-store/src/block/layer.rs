@@ -68,15 +68,16 @@ impl Block {
         self.stocks.iter().position(|(index, _)| *index == limit)
     }
 
-    /// Whether requests may be served from it.
+    /// Whether requests may be served from it. In a pause they are as long as it is good: there is
+    /// no other one.
     pub(super) fn may_serve(&self, terms: &Terms<'_>) -> bool {
         self.is_good(terms) && !self.is_due(terms.now)
     }
 
-    /// Whether a take can be served from it.
+    /// Whether a take can be served from it, be it time for another one or not.
     pub(super) fn covers(&self, take: &Take, terms: &Terms<'_>) -> bool {
         let has = |stock: &Stock| covers(stock.look(self.elapsed_ms(terms.now)), take);
-        self.may_serve(terms) && self.stock(take.limit).is_some_and(has)
+        self.is_good(terms) && self.stock(take.limit).is_some_and(has)
     }
 
     pub(super) fn held(&self) -> Milli {

@@ -272,3 +272,29 @@ fn an_order_that_administration_overtakes_begins_no_pause() {
         assert_eq!(paced.is_some(), !is_overtaken);
     }
 }
+
+/// In a pause what the process holds is served as long as it may be: nobody else gets it.
+#[test]
+fn stock_that_is_due_serves_while_its_bucket_is_paced() {
+    let mut rig = Rig::new("x:100/day:6000", LocalBlocks::default());
+    rig.bucket.take(&tokens(5_900), TimeMs(0));
+    for number in 0..7 {
+        rig.with(&tokens(1), number * 5, |cell, member, terms| drop(cell.next(member, terms)));
+    }
+    rig.buy(1, 40);
+    for number in 0..6 {
+        assert!(rig.take(1, 1_500 + number).is_some(), "{number}");
+    }
+    assert!(rig.take(1, 1_540).is_none(), "it is time for another block");
+    let purchase = rig.order(120, 1_545);
+    let takes: Vec<Take> =
+        purchase.lines.iter().map(|line| Take { limit: line.limit, amount: line.least }).collect();
+    let reports = assess(std::iter::once((&rig.bucket, &takes[..])), TimeMs(1_545));
+    rig.with(&[], 1_545, |cell, _, terms| cell.pace_after_refusal(&purchase, &reports, terms));
+    rig.refused(purchase);
+    for (now_ms, is_served) in [(1_700, true), (2_039, true), (2_040, false)] {
+        let paced = rig.with(&tokens(1), now_ms, |cell, member, terms| cell.paced(member, terms));
+        assert_eq!(paced.is_none(), is_served, "after {now_ms} ms");
+        assert_eq!(rig.take(1, now_ms).is_some(), is_served, "after {now_ms} ms");
+    }
+}
