@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitReport, Milli, Reports, Stock, Take, TimeMs, Wait};
+use zae_limiter_core::{LimitReport, LimitSource, Milli, Reports, Stock, Take, TimeMs, Wait};
 
 use super::BlockStore;
 use super::home::Trip;
@@ -74,16 +74,24 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         }
     }
 
-    /// Serves all members of a chain, or none: `None`.
+    /// Serves all members of a chain, or none: `None`. The chain is counted when it is served:
+    /// otherwise it comes again.
     fn take_chain(&self, members: &[MemberTake<'_>], now: TimeMs, grant: &mut Grant) -> Option<()> {
-        let terms = self.hasty_terms(now);
+        let is_for_the_store =
+            |it: &MemberTake<'_>| it.is_unlimited() || it.limits.source == LimitSource::Call;
+        if members.iter().any(is_for_the_store) {
+            return None;
+        }
+        let terms = Terms { is_new: false, ..self.hasty_terms(now) };
         let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
         for (number, member) in (0_u8..).zip(members) {
             let slot = self.table.find(member.entity, member.resource)?;
             let block = slot.lock().take((number, member), &terms, &mut grant.reports)?;
             reserved.taken.push((member, slot, block));
         }
-        reserved.taken.clear();
+        for (member, slot, _) in reserved.taken.drain(..) {
+            slot.lock().watch.note(member, now);
+        }
         self.shared.stats.granted();
         Some(())
     }
@@ -110,9 +118,13 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         request: &ConsumeRequest<'_>,
     ) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
-        if let Some(answer) = self.consume_at_once(request) {
+        // The members of a chain are looked at one by one below.
+        if request.members.len() == 1
+            && let Some(answer) = self.consume_at_once(request)
+        {
             return answer;
         }
+        self.sees(request.now);
         let mut now = request.now;
         self.report_silent(now);
         if request.is_exact {
@@ -168,7 +180,11 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
         for place in &mut rest.places {
             place.member = numbers[usize::from(place.member)];
         }
-        Ok(ConsumeOutcome::Granted(Grant { reports, places: rest.places, is_local: false }))
+        let is_local = members.is_empty();
+        if is_local {
+            self.shared.stats.granted();
+        }
+        Ok(ConsumeOutcome::Granted(Grant { reports, places: rest.places, is_local }))
     }
 
     /// Asks the store for the members that stock does not serve. Their stock counts: a refusal
@@ -275,9 +291,6 @@ impl<S: Store + ?Sized + 'static> BlockStore<S> {
             is_new &= matches!(next, Next::Busy);
             match next {
                 Next::Taken(taken) => {
-                    if is_alone {
-                        self.shared.stats.granted();
-                    }
                     reserved.taken.push((member, Arc::clone(&slot), taken.number));
                     return Ok(Served::Granted(taken.reports));
                 }

@@ -5,11 +5,17 @@ use zae_limiter_core::{
     TimeMs, assess,
 };
 
+use std::sync::Arc;
+
+use super::BlockStore;
 use super::cell::Cell;
 use super::options::LocalBlocks;
 use super::order::{Ending, Next, Purchase, Terms};
 use super::stats::Stats;
-use crate::{LimitsInForce, MemberTake, SeededEntropy, Stocked};
+use crate::{
+    BucketStore as _, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, MemoryStore,
+    SeededEntropy, Stocked,
+};
 
 /// A cell and its bucket.
 struct Rig {
@@ -297,4 +303,38 @@ fn stock_that_is_due_serves_while_its_bucket_is_paced() {
         assert_eq!(paced.is_none(), is_served, "after {now_ms} ms");
         assert_eq!(rig.take(1, now_ms).is_some(), is_served, "after {now_ms} ms");
     }
+}
+
+/// A request is counted once, however often it is looked at: orders are for what is counted.
+#[tokio::test]
+async fn a_chain_is_counted_once() {
+    let store = BlockStore::new(Arc::new(MemoryStore::new()), LocalBlocks::eager()).expect("lends");
+    let names = ["child", "parent"].map(|name| name.parse::<EntityId>().expect("an id"));
+    let resource: ResourceName = "gpt-4".parse().expect("a resource");
+    let limits =
+        LimitsInForce::new(vec!["x:1/day:100".parse().expect("a limit")], LimitSource::System);
+    let takes = tokens(1);
+    let members = names.each_ref().map(|entity| MemberTake {
+        entity,
+        resource: &resource,
+        limits: &limits,
+        takes: &takes,
+        absent: &[],
+    });
+    let seen = || {
+        names.each_ref().map(|name| {
+            store.table.find(name, &resource).map_or(0, |slot| slot.lock().watch.requests)
+        })
+    };
+    let alone = ConsumeRequest::new(&members[..1], TimeMs(0));
+    assert!(matches!(store.consume(&alone).await, Ok(ConsumeOutcome::Granted(_))));
+    let both = ConsumeRequest::new(&members, TimeMs(0));
+    let before = seen();
+    assert_eq!(before, [0, 0], "the order has begun a new count");
+    assert!(store.consume_at_once(&both).is_none());
+    assert_eq!(seen(), before, "the chain comes again");
+    assert!(matches!(store.consume(&both).await, Ok(ConsumeOutcome::Granted(_))));
+    assert_eq!(seen(), [1, 0], "the parent has bought a block");
+    assert!(matches!(store.consume_at_once(&both), Some(Ok(ConsumeOutcome::Granted(_)))));
+    assert_eq!(seen(), [2, 1]);
 }

@@ -1,6 +1,6 @@
 //! Blocks of the members of chains (`docs/guards.md`).
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Mutex;
 
 use zae_limiter_store::BoxFuture;
@@ -57,8 +57,10 @@ async fn chains_that_are_granted_later_keep_the_blocks_of_the_first() {
         let takes = tokens(1);
         let mut chains: Vec<Pin<Box<dyn Future<Output = ConsumeOutcome>>>> = Vec::new();
         for number in 0..16 {
-            chains.push(Box::pin(chain(&process, [&takes, &takes], number * 5)));
-            assert!(poll(chains[number as usize].as_mut()).is_pending());
+            let mut next: Pin<Box<dyn Future<Output = ConsumeOutcome>>> =
+                Box::pin(chain(&process, [&takes, &takes], number * 5));
+            assert!(poll(next.as_mut()).is_pending());
+            chains.push(next);
         }
         for outcome in chains {
             assert!(matches!(outcome.await, ConsumeOutcome::Granted(_)));
@@ -72,4 +74,27 @@ async fn chains_that_are_granted_later_keep_the_blocks_of_the_first() {
         assert_eq!((stats.orders, stats.returned), (2, Milli::ZERO), "{is_behind}: {stats:?}");
         assert_eq!(stats.held, stats.bought);
     }
+}
+
+/// A chain that stock serves after a wait has cost no call.
+#[tokio::test]
+async fn a_chain_that_waited_for_its_stock_is_served_from_it() {
+    let (_, process) =
+        eager_with(
+            "x:1/day:1000",
+            |name| if name == "provision" { Fault::Yield(1) } else { Fault::None },
+        );
+    for entity in ["child", "parent"] {
+        assert!(matches!(process.ask(entity, 1, 0).await, ConsumeOutcome::Granted(_)));
+    }
+    let mut order = pin!(process.ask("child", 20, 0));
+    assert!(poll(order.as_mut()).is_pending());
+    let takes = tokens(1);
+    let mut waits = pin!(chain(&process, [&takes, &takes], 0));
+    assert!(poll(waits.as_mut()).is_pending());
+    assert!(matches!(order.await, ConsumeOutcome::Granted(_)));
+    let (writes, grants) = (process.writes(), process.blocks.stats().grants);
+    let outcome = waits.await;
+    assert!(matches!(&outcome, ConsumeOutcome::Granted(grant) if grant.is_local), "{outcome:?}");
+    assert_eq!((process.writes(), process.blocks.stats().grants), (writes, grants + 1));
 }
