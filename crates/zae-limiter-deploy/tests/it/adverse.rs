@@ -15,14 +15,14 @@ fn page(events: &[String], next: &str) -> String {
     format!("<StackEvents>{}</StackEvents><NextToken>{next}</NextToken>", events.concat())
 }
 
-async fn remove(replies: &Replies, waits: bool) -> Result<Option<String>, DeployError> {
+pub(crate) async fn remove(replies: &Replies, waits: bool) -> Result<Option<String>, DeployError> {
     Removal { stack: NAME, kind: Kind::Limiter, waits }
         .run(&cloud(replies).await, &mut |_| {})
         .await
 }
 
 /// A stack with outputs and whatever else stands beside them.
-fn with_outputs(status: &str, outputs: &[(&str, &str)], more: &str) -> String {
+pub(crate) fn with_outputs(status: &str, outputs: &[(&str, &str)], more: &str) -> String {
     let output = |(key, value): &(&str, &str)| {
         format!("<member><OutputKey>{key}</OutputKey><OutputValue>{value}</OutputValue></member>")
     };
