@@ -176,7 +176,7 @@ async fn a_stack_that_is_at_work_is_an_error_without_waiting_and_after_an_hour()
     assert!(replies.asked("DescribeStacks").len() > 10);
 }
 
-/// `ArchiveOnDelete` is told by an output and changes no resource.
+/// An output of a later template, say.
 #[tokio::test]
 async fn a_change_that_only_outputs_show_is_made() {
     let set = [event("2", NAME, "UPDATE_COMPLETE", ""), event("1", NAME, "CREATE_COMPLETE", "")];

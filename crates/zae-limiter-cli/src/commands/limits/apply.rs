@@ -109,19 +109,21 @@ async fn applied(
         over: Over::Now,
         ..Apply::default()
     };
-    let work = pin!(apply(&limiter, &compared.plan, &how));
-    let applied = match select(work, pin!(stop::wanted(false)?)).await {
-        Either::Left((applied, _)) => applied,
-        Either::Right(((), work)) => {
-            is_stopped.store(true, Ordering::Relaxed);
-            // What has begun is ended, unless somebody is in a hurry.
-            match select(work, pin!(stop::wanted(false)?)).await {
-                Either::Left((applied, _)) => applied,
-                Either::Right(((), _)) => {
-                    return Err(Failure::stopped(
-                        "stopped at once; the next apply goes on from there",
-                    )
-                    .into());
+    let applied = {
+        let work = pin!(apply(&limiter, &compared.plan, &how));
+        match select(work, pin!(stop::wanted(false)?)).await {
+            Either::Left((applied, _)) => applied,
+            Either::Right(((), work)) => {
+                is_stopped.store(true, Ordering::Relaxed);
+                // What has begun is ended, unless somebody is in a hurry.
+                match select(work, pin!(stop::wanted(false)?)).await {
+                    Either::Left((applied, _)) => applied,
+                    Either::Right(((), _)) => {
+                        return Err(Failure::stopped(
+                            "stopped at once; the next apply goes on from there",
+                        )
+                        .into());
+                    }
                 }
             }
         }
