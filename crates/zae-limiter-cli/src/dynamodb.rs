@@ -38,6 +38,9 @@ const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
 /// The beginning of the message of a store that found no credentials.
 const NO_CREDENTIALS: &str = "no AWS credentials found";
 
+/// The same where there is no table.
+const NO_TABLE: &str = "there is no such table";
+
 /// Points the settings at the local engine if that has the stack and this machine has no AWS
 /// credentials: nothing else can be meant then. With credentials the engine is named by
 /// `--endpoint-url` or by `local env`.
@@ -139,7 +142,7 @@ pub(crate) fn why_no_usage(
     settings: &Settings,
     status: &StackStatus,
 ) -> String {
-    let is_local = place.endpoint_url.as_deref().is_some_and(is_local);
+    let is_local = is_for_engine(place);
     let stack = &place.stack;
     match (&status.stream, status.worker) {
         (StreamState::Other(view), _) => format!(
@@ -177,7 +180,7 @@ pub(crate) fn worker_is_down(
 ) -> String {
     let (stack, ago) = (&place.stack, seconds_ago(worker.seen_at));
     let down = format!("the worker of {stack} was last seen {ago}s ago and has probably ended");
-    match place.endpoint_url.as_deref().is_some_and(is_local) {
+    match is_for_engine(place) {
         true => format!("{down}: {} starts one", up(place)),
         false => {
             let aggregate = settings.again.command(&["aggregate"]);
@@ -242,10 +245,7 @@ pub(crate) fn hint(place: &DynamoPlace) -> String {
 
 /// The command that starts the local engine where the stack is looked for.
 fn up(place: &DynamoPlace) -> String {
-    let port = place
-        .endpoint_url
-        .as_deref()
-        .and_then(|url| url.trim_end_matches('/').rsplit(':').next()?.parse::<u16>().ok());
+    let port = place.endpoint_url.as_deref().and_then(port);
     let port = port.filter(|port| *port != PORT).map(|port| port.to_string());
     let words = ["local", "up", "--name", &place.stack]
         .into_iter()
@@ -255,6 +255,17 @@ fn up(place: &DynamoPlace) -> String {
 
 pub(crate) fn is_local(url: &str) -> bool {
     LOCAL.iter().any(|host| url.starts_with(host))
+}
+
+fn port(url: &str) -> Option<u16> {
+    url.trim_end_matches('/').rsplit(':').next()?.parse().ok()
+}
+
+/// Whether the local engine is what answers there, or could be started there: an emulator of AWS is
+/// on this machine, too.
+fn is_for_engine(place: &DynamoPlace) -> bool {
+    let is_other = |url: &str| port(url).is_some_and(engine::is_other);
+    place.endpoint_url.as_deref().is_some_and(|url| is_local(url) && !is_other(url))
 }
 
 fn builder(place: &DynamoPlace) -> Builder {
@@ -336,7 +347,16 @@ fn told(place: &DynamoPlace, settings: &Settings, error: &StoreError) -> Failure
     match error.kind() {
         StoreErrorKind::Invalid => Failure::usage(error.message()),
         StoreErrorKind::Unavailable => Failure::store(error).hint(hint(place)),
-        StoreErrorKind::NotFound if is_local => Failure::store(error).hint(hint(place)),
+        StoreErrorKind::NotFound if is_local && is_for_engine(place) => {
+            Failure::store(error).hint(hint(place))
+        }
+        // An emulator of AWS, which has stacks.
+        StoreErrorKind::NotFound
+            if is_local && cfg!(feature = "deploy") && error.message().starts_with(NO_TABLE) =>
+        {
+            let deploy = settings.again.command(&["deploy"]);
+            Failure::store(error).hint(format!("{deploy} makes the stack"))
+        }
         StoreErrorKind::Internal if let Some(url) = &place.endpoint_url => Failure::store(error)
             .hint(format!("check --endpoint-url: is it DynamoDB that answers at {url}?")),
         _ if is_without_credentials => no_credentials(place, settings),

@@ -103,6 +103,16 @@ pub enum DeployError {
         /// Some of them.
         keys: Vec<String>,
     },
+    /// The stack is deleted, and its archive, which was to go with it, could not be removed.
+    #[error("stack {stack} is deleted, and its archive stays in the bucket {bucket}: {error}")]
+    ArchiveStays {
+        /// The stack.
+        stack: String,
+        /// The bucket of the archive.
+        bucket: String,
+        /// Why it stays.
+        error: Box<DeployError>,
+    },
     /// The endpoint speaks DynamoDB and no CloudFormation.
     #[error("{endpoint} has no CloudFormation")]
     NoCloudFormation {
@@ -206,6 +216,9 @@ impl DeployError {
             DeployError::Foreign { .. } => {
                 "move them elsewhere, then run the same command again".to_owned()
             }
+            DeployError::ArchiveStays { bucket, .. } => format!(
+                "no command of ours finds the bucket any more: `aws s3 rb s3://{bucket} --force` removes it with what is in it"
+            ),
             _ if self.lacks_credentials() => {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned()
             }
@@ -240,6 +253,7 @@ impl DeployError {
     pub fn is_denied(&self) -> bool {
         const DENIED: [&str; 2] = ["AccessDenied", "UnauthorizedOperation"];
         match self {
+            DeployError::ArchiveStays { error, .. } => error.is_denied(),
             DeployError::Aws { code: Some(code), .. } => {
                 DENIED.iter().any(|word| code.contains(word))
             }
@@ -251,7 +265,8 @@ impl DeployError {
     /// busy to answer.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        const BUSY: [&str; 5] = [
+        const BUSY: [&str; 6] = [
+            "SlowDown",
             "Throttl",
             "RequestLimitExceeded",
             "TooManyRequests",
@@ -260,6 +275,7 @@ impl DeployError {
         ];
         match self {
             DeployError::Unreachable { .. } => !self.lacks_credentials(),
+            DeployError::ArchiveStays { error, .. } => error.is_passing(),
             DeployError::Aws { code: Some(code), .. } => {
                 BUSY.iter().any(|word| code.contains(word))
             }

@@ -1,6 +1,8 @@
 //! `status` of a stack: its table as a whole, and what is disabled in the namespace.
 
 use serde::Serialize;
+#[cfg(feature = "deploy")]
+use zae_limiter::StoreErrorKind;
 use zae_limiter::domain::rfc3339;
 use zae_limiter::dynamodb::Hottest;
 use zae_limiter::dynamodb::sdk::{StackStatus, StreamState, WorkerStatus};
@@ -9,6 +11,8 @@ use zae_limiter::{Clock, SystemClock};
 use super::shared::flags::{self, Flags};
 use crate::args::value::DynamoPlace;
 use crate::context::Context;
+#[cfg(feature = "deploy")]
+use crate::error::Failure;
 use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::table::{Cell, Table, Text, Tone};
@@ -113,7 +117,13 @@ struct IndexForm {
 }
 
 pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::Result<Exit> {
-    let status = dynamodb::status(place, context.settings).await?;
+    let status = match dynamodb::status(place, context.settings).await {
+        Ok(status) => status,
+        #[cfg(feature = "deploy")]
+        Err(error) => return Err(without_table(context, place, error).await),
+        #[cfg(not(feature = "deploy"))]
+        Err(error) => return Err(error),
+    };
     // A table that was never initialised has no namespaces to look into, and its state is worth
     // knowing all the same.
     let (flags, hottest) = match status.schema_version {
@@ -144,6 +154,32 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
         context.printer.warning("nobody knows whether the stack is sound");
     }
     Ok(if form.sound == Some(true) { Exit::Ok } else { Exit::Error })
+}
+
+/// What is said of a table that is not there: where it has a stack, what has become of that.
+#[cfg(feature = "deploy")]
+async fn without_table(
+    context: &Context<'_>,
+    place: &DynamoPlace,
+    error: anyhow::Error,
+) -> anyhow::Error {
+    let is_missing = |failure: &Failure| failure.kind == StoreErrorKind::NotFound.as_str();
+    if !error.downcast_ref::<Failure>().is_some_and(is_missing) {
+        return error;
+    }
+    let found = super::shared::stacks::look(place, context.settings).await;
+    let Some((state, _)) = found.stack else { return error };
+    let again = &context.settings.again;
+    let hint = match state.ends_with("_IN_PROGRESS") {
+        true => "CloudFormation is at work: ask again when it is done".to_owned(),
+        false => format!(
+            "{} removes what is left of the stack, then {} makes it anew",
+            again.command(&["delete"]),
+            again.command(&["deploy"])
+        ),
+    };
+    let message = format!("stack {} is {state}, and its table is not there", place.stack);
+    Failure::not_found(message).hint(hint).into()
 }
 
 /// What CloudFormation says of the stack. A stack that failed is not sound, though its table may

@@ -67,6 +67,11 @@ pub(crate) fn answers(port: u16) -> bool {
     control::health(port).is_ok()
 }
 
+/// Whether somebody listens there who is none of ours.
+pub(crate) fn is_other(port: u16) -> bool {
+    matches!(control::health(port), Err(control::Silence::Odd(_)))
+}
+
 /// Where an engine on this port is reached.
 pub(crate) fn endpoint(port: u16) -> String {
     format!("http://127.0.0.1:{port}")

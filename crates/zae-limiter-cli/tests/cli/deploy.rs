@@ -1,6 +1,7 @@
 //! Stacks on AWS: `cfn-template`, `deploy`, `delete`, `list`, `upgrade`.
 
 mod emulator;
+mod flags;
 mod unharmed;
 
 use serde_json::Value;

@@ -2,6 +2,7 @@
 //! on a table, and both must print the same. Snapshots show only what is different, or what a file
 //! has no word for.
 
+mod emulated;
 mod errors;
 mod migrate;
 mod newcomer;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use zae_limiter::dynamodb::sdk::{Builder, Gsi2Projection, TableOptions};
 use zae_limiter::dynamodb::{DynamoStore, Operator, Retention, Versions};
-use zae_limiter::{Principal, RateLimiter, StoreError, StoreErrorKind, UsageWindow};
+use zae_limiter::{
+    IntoName, NameError, NamespaceName, Principal, RateLimiter, StoreError, StoreErrorKind,
+    UsageWindow,
+};
 
 use super::{Cloud, Deployment, Endpoints, Maker, Outcome, Progress, Tell};
 use crate::error::DeployError;
@@ -260,6 +263,11 @@ impl StackBuilder {
     /// Makes the stack what it should be, and its table ready; tells what happens meanwhile.
     pub async fn run(&self, tell: Tell<'_>) -> Result<Deployed, DeployError> {
         self.options.check(&self.stack)?;
+        // A name that is refused afterwards leaves a stack without its namespace.
+        if let Some(name) = &self.namespace {
+            let named: Result<NamespaceName, NameError> = name.as_str().into_name();
+            named.map_err(zae_limiter::Error::from)?;
+        }
         let cloud = self.cloud().await?;
         check_topic(&self.options, cloud.region())?;
         let mut deployed = Deployed {

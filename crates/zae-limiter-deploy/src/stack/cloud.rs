@@ -27,8 +27,8 @@ const WORK_MAX: Duration = Duration::from_secs(3_600);
 const FIRST_EVENT_MAX: Duration = Duration::from_secs(60);
 
 /// How often in a row CloudFormation may be out of reach, or too busy to answer, while it is waited
-/// for. It works on whether it is looked at or not.
-const MISSES_MAX: u32 = 10;
+/// for. It works on whether it is looked at or not. The same for S3, while a bucket is emptied.
+pub(super) const MISSES_MAX: u32 = 10;
 
 /// How many events explain a failure.
 const EVENTS_MAX: usize = 20;
@@ -433,7 +433,7 @@ impl Cloud {
         }
     }
 
-    fn pace(&self) -> Duration {
+    pub(super) fn pace(&self) -> Duration {
         if self.endpoint.is_some() { LOCAL_PACE } else { PACE }
     }
 }

@@ -77,10 +77,15 @@ impl Removal<'_> {
         }
         match archive {
             Some(bucket) if goes => {
-                tell(Progress::Doing("removing the archive"));
-                cloud.empty(&bucket).await?;
-                cloud.remove_bucket(&bucket).await?;
-                Ok(None)
+                tell(Progress::Doing(&format!("removing the archive, the bucket {bucket}")));
+                match cloud.remove_bucket(&bucket).await {
+                    Ok(()) => Ok(None),
+                    // Nobody finds the bucket by the stack any more.
+                    Err(error) => {
+                        let (stack, error) = (self.stack.to_owned(), Box::new(error));
+                        Err(DeployError::ArchiveStays { stack, bucket, error })
+                    }
+                }
             }
             archive => Ok(archive),
         }
@@ -95,7 +100,7 @@ impl Removal<'_> {
     ) -> Result<(), DeployError> {
         let Some(bucket) = bucket else { return Ok(()) };
         tell(Progress::Doing("removing the function's code"));
-        cloud.empty(bucket).await.map(drop)
+        cloud.empty(bucket).await
     }
 }
 

@@ -15,14 +15,14 @@ fn page(events: &[String], next: &str) -> String {
     format!("<StackEvents>{}</StackEvents><NextToken>{next}</NextToken>", events.concat())
 }
 
-async fn remove(replies: &Replies, waits: bool) -> Result<Option<String>, DeployError> {
+pub(crate) async fn remove(replies: &Replies, waits: bool) -> Result<Option<String>, DeployError> {
     Removal { stack: NAME, kind: Kind::Limiter, waits }
         .run(&cloud(replies).await, &mut |_| {})
         .await
 }
 
 /// A stack with outputs and whatever else stands beside them.
-fn with_outputs(status: &str, outputs: &[(&str, &str)], more: &str) -> String {
+pub(crate) fn with_outputs(status: &str, outputs: &[(&str, &str)], more: &str) -> String {
     let output = |(key, value): &(&str, &str)| {
         format!("<member><OutputKey>{key}</OutputKey><OutputValue>{value}</OutputValue></member>")
     };
@@ -176,7 +176,7 @@ async fn a_stack_that_is_at_work_is_an_error_without_waiting_and_after_an_hour()
     assert!(replies.asked("DescribeStacks").len() > 10);
 }
 
-/// `ArchiveOnDelete` is told by an output and changes no resource.
+/// An output of a later template, say.
 #[tokio::test]
 async fn a_change_that_only_outputs_show_is_made() {
     let set = [event("2", NAME, "UPDATE_COMPLETE", ""), event("1", NAME, "CREATE_COMPLETE", "")];

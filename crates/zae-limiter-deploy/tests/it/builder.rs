@@ -137,3 +137,11 @@ async fn every_option_has_a_method_and_wrong_ones_are_named() {
         assert!(matches!(&error, DeployError::Option(error) if error.field == field), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_namespace_with_a_wrong_name_is_refused_before_anything_is_sent() {
+    let wrong = Stack::builder("my-app", "eu-west-1").endpoint_url("http://127.0.0.1:9");
+    let error = wrong.namespace("tenant a").deploy().await.expect_err("wrong");
+    assert!(matches!(&error, DeployError::Limiter(zae_limiter::Error::Invalid(_))), "{error}");
+    assert!(error.to_string().contains("namespace \"tenant a\" contains ' '"), "{error}");
+}

@@ -1,6 +1,7 @@
 //! Tests of the crate, in one binary.
 
 mod adverse;
+mod archive;
 mod builder;
 mod cfn;
 mod golden;

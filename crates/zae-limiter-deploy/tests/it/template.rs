@@ -143,6 +143,20 @@ fn every_combination_of_switches_stands_on_its_own() {
     }
 }
 
+/// A parameter on which only outputs depend may be no change for CloudFormation: it would say that
+/// there is nothing to do, and keep the value that it had.
+#[test]
+fn every_parameter_shows_in_a_resource() {
+    let template = template();
+    let used = format!("{}{}", template["Resources"], template["Conditions"]);
+    let is_used = |name: &String| {
+        used.contains(&json!({"Ref": name}).to_string()) || used.contains(&format!("${{{name}}}"))
+    };
+    let idle: Vec<&String> =
+        object(&template["Parameters"]).keys().filter(|name| !is_used(name)).collect();
+    assert!(idle.is_empty(), "{idle:?}");
+}
+
 #[test]
 fn the_template_goes_with_a_request_and_uses_what_every_engine_has() {
     assert!(TEMPLATE.len() <= TEMPLATE_BYTES_MAX, "{} bytes", TEMPLATE.len());

@@ -21,8 +21,8 @@ pub struct Replies {
 struct Kept {
     /// By action. The last reply stays.
     replies: BTreeMap<String, VecDeque<Reply>>,
-    /// Every request: its action and its body.
-    asked: Vec<(String, String)>,
+    /// Every request: its action, its method with its path, and its body.
+    asked: Vec<(String, String, String)>,
 }
 
 impl Replies {
@@ -82,14 +82,22 @@ impl Replies {
     #[must_use]
     pub fn asked(&self, action: &str) -> Vec<String> {
         let kept = self.kept.lock().expect("no test panics with the lock");
-        kept.asked.iter().filter(|(of, _)| of == action).map(|(_, body)| body.clone()).collect()
+        let asked = kept.asked.iter().filter(|(of, ..)| of == action);
+        asked.map(|(_, _, body)| body.clone()).collect()
+    }
+
+    /// Method and path of all requests, in order: what S3 is asked for is in the path.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        let kept = self.kept.lock().expect("no test panics with the lock");
+        kept.asked.iter().map(|(_, path, _)| path.clone()).collect()
     }
 
     /// The actions of all requests, in order.
     #[must_use]
     pub fn actions(&self) -> Vec<String> {
         let kept = self.kept.lock().expect("no test panics with the lock");
-        kept.asked.iter().map(|(action, _)| action.clone()).collect()
+        kept.asked.iter().map(|(action, ..)| action.clone()).collect()
     }
 
     fn push(self, action: &str, reply: Reply) -> Replies {
@@ -109,7 +117,7 @@ impl Replies {
             (None, None) => asked.start.split(' ').next().unwrap_or_default().to_owned(),
         };
         let mut kept = self.kept.lock().expect("no test panics with the lock");
-        kept.asked.push((action.clone(), body));
+        kept.asked.push((action.clone(), asked.start.clone(), body));
         let Some(replies) = kept.replies.get_mut(&action) else {
             let body = format!("nobody has recorded a reply to {action}");
             return ("501 Not Implemented", "text/plain", body);

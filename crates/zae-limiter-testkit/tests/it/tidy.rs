@@ -3,6 +3,7 @@
 //! rule that cannot fail is none.
 
 mod prose;
+mod workflows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -129,7 +129,7 @@ impl<'a> Stacks<'a> {
 
     /// A hint of the library, which knows neither flags nor regions.
     fn placed(&self, hint: &str) -> String {
-        const OTHERS: &str = "`aws cloudformation ";
+        const OTHERS: &str = "`aws ";
         let hint = self.settings.again.completed(hint);
         let mut parts = hint.split(OTHERS);
         let mut placed = parts.next().unwrap_or_default().to_owned();

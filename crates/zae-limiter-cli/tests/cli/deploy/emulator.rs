@@ -1,17 +1,22 @@
 //! From nothing to a running stack and back, on an emulator of AWS: `.ci/deploy` starts one and
 //! names it in `ZAEL_TEST_AWS_ENDPOINT`. Without that variable there is nobody to deploy to.
 
+mod aws;
+mod upgrades;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
+use zae_limiter_deploy::elf;
 
+use self::aws::Aws;
 use crate::support::Sandbox;
 
 const STACK: &str = "emulated";
+const FUNCTION: &str = "emulated-aggregator";
 
 /// The section of docs/json.md has the fields of the object, and no others.
 #[track_caller]
@@ -28,7 +33,7 @@ fn is_documented(title: &str, object: &Value) {
 /// Someone at a terminal with a stack on the emulator; nobody where there is none.
 #[expect(clippy::disallowed_methods, reason = "whoever starts the emulator names it")]
 #[expect(clippy::print_stderr, reason = "a test that did not run says so")]
-fn sandbox(stack: &str) -> Option<(Sandbox, String)> {
+fn sandbox(stack: &str) -> Option<(Sandbox, Aws)> {
     let Ok(endpoint) = std::env::var("ZAEL_TEST_AWS_ENDPOINT") else {
         eprintln!("not run: ZAEL_TEST_AWS_ENDPOINT names no emulator; .ci/deploy starts one");
         return None;
@@ -39,7 +44,7 @@ fn sandbox(stack: &str) -> Option<(Sandbox, String)> {
         .variable("AWS_ENDPOINT_URL", &endpoint)
         .variable("AWS_ACCESS_KEY_ID", "test")
         .variable("AWS_SECRET_ACCESS_KEY", "test");
-    Some((sandbox, endpoint))
+    Some((sandbox, Aws::at(&endpoint)))
 }
 
 /// What a line prints, as JSON; it must succeed.
@@ -48,6 +53,26 @@ fn json(sandbox: &Sandbox, line: &str) -> Value {
     let (exit, json) = sandbox.raw(&format!("{line} --output json"));
     assert_eq!(exit, 0, "{line}: {json}");
     serde_json::from_str(&json).unwrap_or_else(|error| panic!("{line}: {error}: {json}"))
+}
+
+/// Runs words and kills the program with SIGKILL as soon as it says `step`.
+#[track_caller]
+fn killed(sandbox: &Sandbox, words: &[&str], step: &str) {
+    let mut command = sandbox.command(words);
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let mut said = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        let is_step = line.contains(step);
+        said.push(line);
+        if is_step {
+            child.kill().expect("it is killed");
+            break;
+        }
+    }
+    let status = child.wait().expect("it ends");
+    assert!(!status.success(), "{step} was never said: {said:?}");
 }
 
 /// Killed as it begins each step, a deploy is finished by the next one. The function is a program
@@ -66,29 +91,7 @@ fn a_deploy_that_is_killed_at_any_step_is_finished_by_the_next() {
     for (place, step) in steps.into_iter().enumerate() {
         let stack = format!("killed-{place}");
         let Some((sandbox, _)) = sandbox(&stack) else { return };
-        let mut command = sandbox.command(&deploy);
-        let mut child = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let said: Vec<String> = lines
-            .map_while(Result::ok)
-            .scan(false, |ended, line| {
-                (!*ended).then(|| {
-                    *ended = line.contains(step);
-                    line
-                })
-            })
-            .inspect(|line| {
-                if line.contains(step) {
-                    child.kill().expect("it is killed");
-                }
-            })
-            .collect();
-        let status = child.wait().expect("it ends");
-        assert!(!status.success(), "{step} was never said: {said:?}");
+        killed(&sandbox, &deploy, step);
         let again = json(&sandbox, &deploy[..5].join(" "));
         let outcome = again["outcome"].as_str().unwrap_or_default();
         assert!(["created", "updated", "unchanged"].contains(&outcome), "{step}: {again}");
@@ -118,77 +121,10 @@ fn of_two_deploys_at_once_both_end_well() {
     assert_eq!(json(&sandbox, "delete --yes")["deleted"], true);
 }
 
-/// A stack of an older release: its template lacks an alarm and a parameter, and its options are
-/// not the defaults.
-#[test]
-fn an_older_stack_is_upgraded() {
-    let Some((sandbox, endpoint)) = sandbox("older") else { return };
-    let new = zae_limiter_deploy::TEMPLATE;
-    let without = |template: &str, from: &str, to: &str| {
-        let (before, rest) = template.split_once(from).expect("the beginning");
-        let (_, after) = rest.split_once(to).expect("the end");
-        format!("{before}{to}{after}")
-    };
-    let old = without(new, "  DynamoDBTakeThrottleAlarm:\n", "\nOutputs:\n");
-    let old = without(&old, "  DynamoDBTakeThrottleAlarmName:\n", "  AuditArchiveBucketName:\n");
-    let old = without(&old, "  EnableFolding:\n", "  ResourceIndexProjection:\n");
-    let old = old.replace("          ENABLE_FOLDING: {Ref: EnableFolding}\n", "");
-    let form = [
-        ("Action", "CreateStack"),
-        ("Version", "2010-05-15"),
-        ("StackName", "older"),
-        ("TemplateBody", &old),
-        ("Capabilities.member.1", "CAPABILITY_NAMED_IAM"),
-        ("Parameters.member.1.ParameterKey", "LambdaMemorySize"),
-        ("Parameters.member.1.ParameterValue", "512"),
-        ("Tags.member.1.Key", "ManagedBy"),
-        ("Tags.member.1.Value", "zae-limiter"),
-        ("Tags.member.2.Key", "zae-limiter:version"),
-        ("Tags.member.2.Value", "0.0.9"),
-        ("Tags.member.3.Key", "team"),
-        ("Tags.member.3.Value", "limits"),
-    ];
-    let made = cloudformation(&endpoint, &form);
-    assert!(made.contains("<StackId>"), "{made}");
-    assert_eq!(json(&sandbox, "deploy --no-stack")["outcome"], "ready");
-    let listed = json(&sandbox, "list");
-    let version = |listed: &Value| {
-        let stacks = listed["stacks"].as_array().cloned().unwrap_or_default();
-        stacks.iter().find(|stack| stack["name"] == "older").map(|it| it["version"].clone())
-    };
-    assert_eq!(version(&listed), Some("0.0.9".into()), "{listed}");
-    let upgrade =
-        |flags: &str| json(&sandbox, &format!("upgrade --lambda-binary /bin/true {flags}"));
-    let planned = upgrade("--dry-run");
-    let step = &planned["steps"][1];
-    assert_eq!(step["state"], "planned", "{planned}");
-    let detail = step["detail"].as_str().unwrap_or_default();
-    assert!(detail.contains("+ DynamoDBTakeThrottleAlarm"), "{detail}");
-    assert_eq!(version(&json(&sandbox, "list")), Some("0.0.9".into()), "a dry run changes nothing");
-    let done = upgrade("");
-    assert_eq!(done["steps"][1]["state"], "done", "{done}");
-    assert_eq!(done["steps"][3]["state"], "done", "the record says which function: {done}");
-    assert_eq!(version(&json(&sandbox, "list")), Some(env!("CARGO_PKG_VERSION").into()));
-    let described = cloudformation(
-        &endpoint,
-        &[("Action", "DescribeStacks"), ("Version", "2010-05-15"), ("StackName", "older")],
-    );
-    let described: String = described.split_whitespace().collect();
-    assert!(
-        described.contains(
-            "<ParameterKey>LambdaMemorySize</ParameterKey><ParameterValue>512</ParameterValue>"
-        ),
-        "what it was deployed with stays: {described}"
-    );
-    assert!(described.contains("<Value>limits</Value>"), "its tags, too: {described}");
-    assert_eq!(upgrade("")["steps"][1]["state"], "nothing to do");
-    assert_eq!(json(&sandbox, "delete --yes")["deleted"], true);
-}
-
 /// As Terraform makes it: the template with its parameters, and no tag of a version.
 #[test]
 fn a_stack_of_terraform_is_left_to_it_and_its_table_is_made_ready() {
-    let Some((sandbox, endpoint)) = sandbox("applied") else { return };
+    let Some((sandbox, aws)) = sandbox("applied") else { return };
     let form = [
         ("Action", "CreateStack"),
         ("Version", "2010-05-15"),
@@ -198,7 +134,7 @@ fn a_stack_of_terraform_is_left_to_it_and_its_table_is_made_ready() {
         ("Tags.member.1.Key", "ManagedBy"),
         ("Tags.member.1.Value", "zae-limiter"),
     ];
-    let made = cloudformation(&endpoint, &form);
+    let made = aws.cloudformation(&form);
     assert!(made.contains("<StackId>"), "{made}");
     let shown = sandbox.run("namespace list");
     assert!(shown.starts_with("exit 1\n") && shown.contains("deploy --no-stack"), "{shown}");
@@ -223,47 +159,76 @@ fn a_stack_of_terraform_is_left_to_it_and_its_table_is_made_ready() {
     let (exit, _) = sandbox.raw("delete --yes");
     assert_eq!(exit, 1, "who made it deletes it");
     let gone = [("Action", "DeleteStack"), ("Version", "2010-05-15"), ("StackName", "applied")];
-    cloudformation(&endpoint, &gone);
+    aws.cloudformation(&gone);
 }
 
-/// One request to CloudFormation, by hand: our program makes no older stacks.
-fn cloudformation(endpoint: &str, form: &[(&str, &str)]) -> String {
-    let encoded = |text: &str| -> String {
-        let byte = |byte: u8| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        };
-        text.bytes().map(byte).collect()
+/// What a function of this program runs: the file of the program, without symbols.
+fn this_program() -> Vec<u8> {
+    let file = std::fs::read(env!("CARGO_BIN_EXE_zae-limiter")).expect("the program");
+    elf::stripped(&file, &elf::Elf::read(&file).expect("an executable"))
+}
+
+/// A hash in hexadecimal as Lambda writes it.
+fn base64_of(hexadecimal: &str) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits: String = hexadecimal
+        .chars()
+        .map(|digit| format!("{:04b}", digit.to_digit(16).expect("hexadecimal")))
+        .collect();
+    let digit = |six: &[u8]| {
+        let six = format!("{:0<6}", String::from_utf8_lossy(six));
+        char::from(DIGITS[usize::from_str_radix(&six, 2).expect("bits")])
     };
-    let pairs: Vec<String> =
-        form.iter().map(|(key, value)| format!("{}={}", encoded(key), encoded(value))).collect();
-    let body = pairs.join("&");
-    let host = endpoint.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(host).expect("the emulator");
-    let request = format!(
-        "POST / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\
-         Content-Type: application/x-www-form-urlencoded\r\n\
-         Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/cloudformation/aws4_request, \
-         SignedHeaders=host, Signature=0\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).expect("the request is sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
+    let digits: String = bits.as_bytes().chunks(6).map(digit).collect();
+    let padding = digits.len().next_multiple_of(4) - digits.len();
+    digits + &"=".repeat(padding)
+}
+
+/// An archive that is to go with its stack goes with all that is in it, however it got there.
+#[test]
+fn an_archive_goes_with_its_stack_if_that_was_chosen() {
+    let Some((sandbox, aws)) = sandbox("archived") else { return };
+    let deploy = "deploy --lambda-binary /bin/true";
+    assert_eq!(json(&sandbox, deploy)["outcome"], "created");
+    // The emulator takes every change of a bucket for one that may replace it.
+    let chosen = format!("{deploy} --archive-on-delete empty --allow-data-loss");
+    assert_eq!(json(&sandbox, &chosen)["outcome"], "updated", "the choice is a change");
+    let described = aws.stack("archived");
+    let output = "<OutputKey>AuditArchiveBucketName</OutputKey><OutputValue>";
+    let bucket = described.split(output).nth(1).and_then(|rest| rest.split('<').next());
+    let bucket = bucket.expect("a bucket").to_owned();
+    // More than S3 lists and deletes at once, with older versions and what was deleted before.
+    let versioning = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+                      <Status>Enabled</Status></VersioningConfiguration>";
+    assert_eq!(aws.s3(&format!("PUT /{bucket}?versioning"), versioning), 200);
+    for number in 0..1_003 {
+        assert_eq!(aws.s3(&format!("PUT /{bucket}/audit/{number}.gz"), "events"), 200);
+    }
+    assert_eq!(aws.s3(&format!("PUT /{bucket}/audit/7.gz"), "again"), 200);
+    assert_eq!(aws.s3(&format!("DELETE /{bucket}/audit/8.gz"), ""), 204);
+    assert_eq!(aws.s3(&format!("HEAD /{bucket}"), ""), 200);
+    let deleted = json(&sandbox, "delete --yes");
+    assert_eq!(deleted["deleted"], true);
+    assert_eq!(deleted["archive_bucket"], Value::Null, "{deleted}");
+    assert_eq!(aws.s3(&format!("HEAD /{bucket}"), ""), 404, "the bucket is gone");
 }
 
 #[test]
 fn from_deploy_to_delete() {
-    let Some((sandbox, _)) = sandbox(STACK) else { return };
+    let Some((sandbox, aws)) = sandbox(STACK) else { return };
     let run = |line: &str| json(&sandbox, line);
 
     let first = run("deploy -N tenant-a");
     assert_eq!(first["outcome"], "created");
-    let info = run("lambda-export --info");
-    assert_eq!(first["bootstrap_sha256"], info["bootstrap_sha256"], "this very program");
+    let (function, zip) = aws.function(FUNCTION);
+    let deployed = aws::program_in(&zip);
+    assert_eq!(deployed.len(), this_program().len());
+    assert!(deployed == this_program(), "the function is this very program");
+    // The key that the stack has is the hash of what the function runs, as AWS reckoned it.
+    let sha256 = first["code_sha256"].as_str().expect("a hash");
+    assert_eq!(aws.parameter(STACK, "LambdaCodeKey"), format!("{sha256}.zip"));
+    assert_eq!(function["CodeSha256"], base64_of(sha256).as_str());
+    assert_eq!(function["MemorySize"], 256, "{function}");
     let again = run("deploy -N tenant-a");
     assert_eq!(again["outcome"], "unchanged", "the same options change nothing");
 
@@ -272,20 +237,28 @@ fn from_deploy_to_delete() {
     let names = listed["stacks"].as_array().expect("a list");
     assert!(names.iter().any(|stack| stack["name"] == STACK), "{listed}");
 
-    run("system set-defaults -l rpm:100 -N tenant-a");
-    for _ in 0..7 {
-        run("acquire key-1 gpt-4 -c rpm=1 -N tenant-a");
+    // A second tenant, by a command.
+    assert_eq!(run("namespace register tenant-b")["items"][0]["status"], "active");
+    for (tenant, takes) in [("tenant-a", 7), ("tenant-b", 3)] {
+        run(&format!("system set-defaults -l rpm:100 -N {tenant}"));
+        for _ in 0..takes {
+            run(&format!("acquire key-1 gpt-4 -c rpm=1 -N {tenant}"));
+        }
+        let buckets = run(&format!("entity buckets key-1 -N {tenant}"));
+        let consumed = &buckets["items"][0]["limits"][0]["consumed_milli"];
+        assert_eq!(consumed, takes * 1_000, "{tenant} has its own: {buckets}");
     }
     // The function counts, which is this very program. The emulator delivers within seconds.
-    let counted = || {
-        let usage = run("usage list -e key-1 -N tenant-a -w hourly");
+    let counted_in = |tenant: &str| {
+        let usage = run(&format!("usage list -e key-1 -N {tenant} -w hourly"));
         let rows = usage["items"].as_array().cloned().unwrap_or_default();
         let sum = |of: fn(&Value) -> i64| rows.iter().map(of).sum::<i64>();
         let used = |row: &Value| row["counters"]["rpm"].as_i64().unwrap_or(0);
         (sum(used), sum(|row| row["total_events"].as_i64().unwrap_or(0)))
     };
+    let counted = || (counted_in("tenant-a"), counted_in("tenant-b"));
     let is_counted = (0..120).any(|_| {
-        let done = counted() == (7, 7);
+        let done = counted() == ((7, 7), (3, 3));
         if !done {
             pause();
         }
@@ -295,6 +268,9 @@ fn from_deploy_to_delete() {
 
     let changed = run("deploy -N tenant-a --lambda-memory 512 --tag team=limits");
     assert_eq!(changed["outcome"], "updated", "a changed option changes the stack");
+    let (function, same) = aws.function(FUNCTION);
+    assert_eq!(function["MemorySize"], 512, "{function}");
+    assert!(same == zip, "and nothing of the code");
     let status = run("status");
     assert_eq!(status["function_version"], env!("CARGO_PKG_VERSION"));
     assert!(status["stack_status"].as_str().is_some_and(|it| it.ends_with("_COMPLETE")));
@@ -304,7 +280,8 @@ fn from_deploy_to_delete() {
 
     let deleted = run("delete --yes");
     assert_eq!(deleted["deleted"], true);
-    assert!(deleted["archive_bucket"].is_string(), "the archive stays: {deleted}");
+    let archive = deleted["archive_bucket"].as_str().expect("the archive stays");
+    assert_eq!(aws.s3(&format!("HEAD /{archive}"), ""), 200, "and is there");
     let (exit, _) = sandbox.raw("delete --yes");
     assert_eq!(exit, 1, "there is none any more");
 }

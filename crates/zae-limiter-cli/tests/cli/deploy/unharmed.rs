@@ -11,12 +11,12 @@ use zae_limiter_testkit::engine::Engine;
 
 use crate::support::Sandbox;
 
-const STACK: &str = "my-app";
+pub(super) const STACK: &str = "my-app";
 
 /// An engine with the table of a stack, whose CloudFormation is somewhere else.
-struct Here {
+pub(super) struct Here {
     engine: Engine,
-    sandbox: Sandbox,
+    pub(super) sandbox: Sandbox,
 }
 
 impl Here {
@@ -32,7 +32,7 @@ impl Here {
     }
 
     /// The same where only the table is on the engine.
-    fn with_cloudformation(replies: &Replies) -> Here {
+    pub(super) fn with_cloudformation(replies: &Replies) -> Here {
         let Here { engine, sandbox } = Here::new();
         let sandbox = sandbox
             .variable("AWS_ENDPOINT_URL", replies.endpoint())
@@ -41,7 +41,7 @@ impl Here {
     }
 
     /// Changes one attribute of the version record, past all rules.
-    fn record(&self, attribute: &str, value: &Value) {
+    pub(super) fn record(&self, attribute: &str, value: &Value) {
         let request = json!({
             "TableName": STACK,
             "Key": {"PK": {"S": "_/SYSTEM#"}, "SK": {"S": "#VERSION"}},
@@ -59,7 +59,7 @@ impl Here {
 
     /// Runs a line that must fail; its exit code and its error.
     #[track_caller]
-    fn fails(&self, line: &str) -> (i32, Value) {
+    pub(super) fn fails(&self, line: &str) -> (i32, Value) {
         fails(&self.sandbox, line)
     }
 
@@ -70,7 +70,7 @@ impl Here {
 }
 
 #[track_caller]
-fn fails(sandbox: &Sandbox, line: &str) -> (i32, Value) {
+pub(super) fn fails(sandbox: &Sandbox, line: &str) -> (i32, Value) {
     let words: Vec<&str> = line.split(' ').chain(["--output", "json"]).collect();
     let output = sandbox.command(&words).output().expect("the binary starts");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
@@ -81,7 +81,7 @@ fn fails(sandbox: &Sandbox, line: &str) -> (i32, Value) {
 }
 
 /// A stack as CloudFormation tells it.
-fn stack(status: &str) -> String {
+pub(super) fn stack(status: &str) -> String {
     format!(
         "<Stacks><member><StackName>{STACK}</StackName><StackId>arn</StackId>\
          <StackStatus>{status}</StackStatus><CreationTime>2026-01-01T00:00:00Z</CreationTime>\
@@ -181,6 +181,37 @@ fn a_stack_that_nobody_can_ask_about_is_not_called_sound() {
     let (exit, status) = super::local(&here.sandbox, "status");
     assert_eq!((exit, &status["sound"]), (0, &true.into()), "{status}");
     assert_eq!(status["stack_status"], "UPDATE_COMPLETE");
+}
+
+/// A stack that failed, or one whose table somebody has deleted.
+#[test]
+fn the_status_of_a_stack_without_its_table_is_that_of_the_stack() {
+    for (state, hinted) in [
+        ("ROLLBACK_COMPLETE", "delete` removes what is left of the stack"),
+        ("CREATE_COMPLETE", "delete` removes what is left of the stack"),
+        ("CREATE_IN_PROGRESS", "ask again when it is done"),
+    ] {
+        let replies = Replies::start()
+            .on("DescribeStacks", &stack(state))
+            .on("DescribeStackResources", "<StackResources/>");
+        let here = Here::with_cloudformation(&replies);
+        here.engine.call("DeleteTable", &json!({"TableName": STACK})).ok();
+        let (exit, error) = here.fails("status");
+        assert_eq!((exit, &error["kind"]), (1, &"not_found".into()), "{error}");
+        let said = format!("stack my-app is {state}, and its table is not there");
+        assert_eq!(error["message"], said.as_str());
+        assert!(error["hint"].to_string().contains(hinted), "{error}");
+    }
+    // Nobody has such a stack.
+    let replies = Replies::start().error(
+        "DescribeStacks",
+        "ValidationError",
+        "Stack with id my-app does not exist",
+    );
+    let here = Here::with_cloudformation(&replies);
+    here.engine.call("DeleteTable", &json!({"TableName": STACK})).ok();
+    let (_, error) = here.fails("status");
+    assert!(error["message"].to_string().contains("there is no such table"), "{error}");
 }
 
 #[test]

@@ -82,6 +82,21 @@ fn no_such_namespace() {
 }
 
 #[test]
+fn no_such_entity() {
+    let stack = Stack::new();
+    for line in ["entity show nobody", "entity update nobody --display-name x"] {
+        let shown = stack.run(line);
+        let said = "exit 1\n--- stderr\nerror: there is no entity nobody\n";
+        assert!(shown.starts_with(said), "{line}: {shown}");
+    }
+    assert_snapshot!(stack.run("entity show nobody --output json"), @r#"
+    exit 1
+    --- stderr
+    {"error":{"kind":"not_found","message":"there is no entity nobody","hint":"create it with `zae-limiter entity create nobody`"}}
+    "#);
+}
+
+#[test]
 fn an_engine_that_does_not_run() {
     let stack = Stack::new();
     let port = stack.engine.endpoint().rsplit(':').next().expect("a port").to_owned();
