@@ -70,6 +70,8 @@ pub(crate) struct ImageLimit {
     pub(crate) has_remainder: bool,
     /// What a lowered capacity hides.
     pub(crate) gap: Milli,
+    /// What the shards had taken that folds have removed.
+    pub(crate) folded_used: Milli,
     pub(crate) retired: bool,
 }
 
@@ -245,7 +247,7 @@ impl Image {
         for (number, value) in numbers.iter_mut().zip(others) {
             *number = value.map(|(key, value)| number_in(item, key, value)).transpose()?;
         }
-        let [used, capacity, refill, period, remainder, gap] = numbers;
+        let [used, capacity, refill, period, remainder, gap, folded_used] = numbers;
         let required = |number: Option<i64>, field| {
             number.ok_or_else(|| corrupt(item, &attr::of_limit(&name, field), "is missing"))
         };
@@ -269,6 +271,7 @@ impl Image {
             remainder: remainder.filter(counts).unwrap_or(0),
             has_remainder: remainder.is_some(),
             gap: Milli(gap.unwrap_or(0).max(0)),
+            folded_used: Milli(folded_used.unwrap_or(0)),
             retired: false,
         });
         Ok(())
@@ -425,6 +428,7 @@ impl Image {
                 remainder: 0,
                 has_remainder: false,
                 gap: Milli::ZERO,
+                folded_used: Milli::ZERO,
                 retired: false,
             });
         }
@@ -468,8 +472,8 @@ impl ImageLimit {
             params: self.stored,
             balance: self.balance,
             remainder: self.remainder,
-            consumed: self.used,
-            hour_base: self.used,
+            consumed: self.used.saturating_add(self.folded_used),
+            hour_base: self.used.saturating_add(self.folded_used),
         }
     }
 }

@@ -282,7 +282,8 @@ pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
         images.iter().copied().max_by_key(|image| (image.config_read_at, image.refilled_at))?;
     let root = images.iter().copied().find(|image| image.standing.shard == 0).unwrap_or(latest);
     let sum = |limit: &ImageLimit| {
-        let (mut balance, mut used, mut gap) = (Milli::ZERO, Milli::ZERO, Milli::ZERO);
+        let (mut balance, mut gap) = (Milli::ZERO, Milli::ZERO);
+        let (mut used, mut folded_used) = (Milli::ZERO, Milli::ZERO);
         for image in images {
             let share = image.effective(&limit.name, limit.stored).full();
             let Some(found) = image.limit(&limit.name) else {
@@ -293,6 +294,7 @@ pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
             let surplus = accrued.saturating_sub(found.effective.full()).max(Milli::ZERO);
             balance = balance.saturating_add(accrued.min(found.effective.full()).min(share));
             used = used.saturating_add(found.used);
+            folded_used = folded_used.saturating_add(found.folded_used);
             gap = gap.saturating_add(found.gap.saturating_sub(surplus).max(Milli::ZERO));
         }
         ImageLimit {
@@ -300,6 +302,7 @@ pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
             balance,
             used,
             gap,
+            folded_used,
             remainder: 0,
             has_remainder: limit.has_remainder,
             ..limit.clone()
@@ -346,6 +349,9 @@ pub(crate) fn fold(whose: &Whose, images: &[&Image], now: TimeMs) -> Option<Vec<
     let mut kept_ms = 0;
     let lines = root.limits.iter().zip(&sum.limits).map(|(root, sum)| {
         kept_ms = kept_ms.max(keep_ms(sum.stored, sum.balance, sum.gap));
+        // Their `tc` goes with the shards. Shard 0 keeps its own: what `tc` grows by is use, and
+        // would be counted once more.
+        let removed = sum.used.saturating_sub(root.used);
         let form = LineForm::Collect {
             stored: root.stored,
             exactly: root.balance,
@@ -355,6 +361,10 @@ pub(crate) fn fold(whose: &Whose, images: &[&Image], now: TimeMs) -> Option<Vec<
                 gap if gap == root.gap => To::Keep,
                 Milli::ZERO => To::Remove,
                 gap => To::Set(gap),
+            },
+            folded_used: match removed {
+                Milli::ZERO => To::Keep,
+                _ => To::Set(sum.folded_used.saturating_add(removed)),
             },
         };
         Line { name: root.name.clone(), form }

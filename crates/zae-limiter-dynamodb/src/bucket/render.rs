@@ -251,11 +251,12 @@ impl Draft {
                 self.add(name, attr::BALANCE, moved.negated());
                 self.tidy(name, *forgets_remainder, gap);
             }
-            LineForm::Collect { stored, exactly, to, forgets_remainder, gap } => {
+            LineForm::Collect { stored, exactly, to, forgets_remainder, gap, folded_used } => {
                 self.require_parameters(name, *stored);
                 self.require(name, attr::BALANCE, Comparison::Eq, *exactly);
                 self.put(name, attr::BALANCE, *to);
                 self.tidy(name, *forgets_remainder, gap);
+                self.put_to(name, attr::FOLDED_USED, folded_used);
             }
             LineForm::Top { stored_capacity, full, exactly } => {
                 self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);

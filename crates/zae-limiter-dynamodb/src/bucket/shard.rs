@@ -122,12 +122,20 @@ pub(crate) fn children(shard: u32, count: i64) -> impl Iterator<Item = u32> {
 }
 
 /// Whether these are all shards of one bucket, of one moment: each slot is covered once, and nobody
-/// has folded between two looks.
+/// has folded between two looks. A shard that the Python package made has no era, and belongs to
+/// the bucket all the same: it would never be complete again.
 pub(crate) fn is_complete<'a>(standings: impl Iterator<Item = &'a Standing>) -> bool {
     let (mut slots, mut era, mut numbers) = (0, None, 0_u32);
     for standing in standings {
         let is_again = numbers & (1 << (standing.shard % SHARDS_MAX)) != 0;
-        if !standing.is_possible() || is_again || *era.get_or_insert(standing.era) != standing.era {
+        let is_of_another_era = match (era, standing.era) {
+            (Some(era), Some(other)) => era != other,
+            (known, other) => {
+                era = known.or(other);
+                false
+            }
+        };
+        if !standing.is_possible() || is_again || is_of_another_era {
             return false;
         }
         numbers |= 1 << standing.shard;
@@ -307,5 +315,9 @@ mod tests {
         assert!(is_complete([&at(0, 1), &at(1, 1)].into_iter()));
         assert!(!is_complete([&at(0, 1), &at(1, 2)].into_iter()), "folded in between");
         assert!(!is_complete([&at(0, 1), &at(0, 1)].into_iter()), "half of the bucket");
+        let by_python = |shard| standing(shard, 4);
+        let at = |shard, era| Standing { era: Some(era), ..standing(shard, 4) };
+        assert!(is_complete([&at(0, 1), &by_python(1), &at(2, 1), &by_python(3)].into_iter()));
+        assert!(!is_complete([&at(0, 1), &by_python(1), &at(2, 2), &at(3, 1)].into_iter()));
     }
 }

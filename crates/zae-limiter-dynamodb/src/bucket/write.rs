@@ -350,6 +350,8 @@ pub enum LineForm {
         forgets_remainder: bool,
         /// What a lowered capacity hides.
         gap: To<Milli>,
+        /// What the shards had taken that this fold and those before it have removed.
+        folded_used: To<Milli>,
     },
     /// Fills by order.
     Top {

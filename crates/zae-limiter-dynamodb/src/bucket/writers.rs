@@ -78,6 +78,7 @@ pub enum Field {
     Rp,
     Rm,
     Gp,
+    Fu,
     Rf,
     Rmf,
     Ca,
@@ -135,6 +136,7 @@ impl Field {
                 Some((_, "rp")) => Field::Rp,
                 Some((_, "rm")) => Field::Rm,
                 Some((_, "gp")) => Field::Gp,
+                Some((_, "fu")) => Field::Fu,
                 _ => Field::Made,
             },
         }
@@ -155,10 +157,10 @@ pub struct Rules {
 }
 
 const REFILLED: &[Field] =
-    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx];
+    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Fu, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx];
 
 const LENDING: &[Field] =
-    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx, Ln];
+    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Fu, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx, Ln];
 
 const MADE: &[Field] =
     &[Pk, Tk, Tc, Cp, Ra, Rp, Rf, Ca, Lw, Ttl, Disabled, Fv, ShardCount, WcuTk, WcuTc, Made];
@@ -274,7 +276,7 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::Fold,
-        writes: &[Tk, Rm, Gp, Rf, Rmf, Ca, Ttl, ShardCount, Pin, Er, Tx, Sp, WcuTk, Wx],
+        writes: &[Tk, Rm, Gp, Fu, Rf, Rmf, Ca, Ttl, ShardCount, Pin, Er, Tx, Sp, WcuTk, Wx],
         pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu],
         reason: "every balance of every shard exactly, because the sum is written; the era moves, so a writer who knew the shares of before loses",
     },

@@ -139,9 +139,12 @@ pub(crate) const PERIOD: &str = "rp";
 pub(crate) const REMAINDER: &str = "rm";
 /// What a lowered capacity hides, in millitokens. Ours.
 pub(crate) const GAP: &str = "gp";
+/// What the shards had taken that folds have removed, in millitokens. Ours; only shown.
+pub(crate) const FOLDED_USED: &str = "fu";
 
 /// All attributes of a limit.
-pub(crate) const LIMIT: [&str; 7] = [BALANCE, USED, CAPACITY, REFILL, PERIOD, REMAINDER, GAP];
+pub(crate) const LIMIT: [&str; 8] =
+    [BALANCE, USED, CAPACITY, REFILL, PERIOD, REMAINDER, GAP, FOLDED_USED];
 
 /// The attribute of one limit.
 pub(crate) fn of_limit(name: &LimitName, field: &'static str) -> Attr {

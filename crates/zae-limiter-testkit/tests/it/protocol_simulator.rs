@@ -137,6 +137,14 @@ fn seeds() {
     event("flags on one of several shards", sum(&|r| r.protocol.shards.flags), 100);
     event("shards deleted with their bucket", sum(&|r| r.protocol.shards.deleted), 5);
     event("counts that a foreign writer has raised", sum(&|r| r.protocol.shards.raised), 20);
+    event(
+        "writes that took a shard for the only one",
+        sum(&|r| r.protocol.shards.taken_for_one),
+        700,
+    );
+    event("writes that lost to another count", sum(&|r| r.protocol.shards.other_count), 140);
+    event("writes that lost to another era", sum(&|r| r.protocol.shards.other_era), 14);
+    event("writes to shards that were folded", sum(&|r| r.protocol.shards.taken_away), 14);
     event("batches of the stream", sum(&|r| r.protocol.stream.batches), 800);
     event("records that were counted before", sum(&|r| r.protocol.stream.repeated), 1700);
     event("batches that were cut", sum(&|r| r.protocol.stream.cut), 170);

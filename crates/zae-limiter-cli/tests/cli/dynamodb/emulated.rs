@@ -34,7 +34,7 @@ fn pass(mut client: TcpStream, engine: &str) -> std::io::Result<()> {
     let mut first = [0; 10];
     let asked = client.peek(&mut first)?;
     if first[..asked].starts_with(b"GET /_zae") {
-        client.read(&mut [0; 1_024])?;
+        let _ = client.read(&mut [0; 1_024])?;
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}");
     }
     let mut server = TcpStream::connect(engine)?;

@@ -79,7 +79,7 @@ impl Local {
             if happened(self) {
                 return;
             }
-            pause();
+            wait(PAUSE);
         }
         panic!("{what} did not happen; status: {}", self.0.run("local status"));
     }
@@ -92,8 +92,8 @@ impl Drop for Local {
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process takes its time")]
-fn pause() {
-    std::thread::sleep(PAUSE);
+pub(super) fn wait(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// The text with the engine's process, port and sizes masked, and the program called by its name.

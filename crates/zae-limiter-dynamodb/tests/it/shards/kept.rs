@@ -32,6 +32,35 @@ async fn listings_and_peeks_sum_the_shards() {
     assert!(matches!(hot.peek(&store, &[910]).await, ConsumeOutcome::Refused(_)));
 }
 
+/// What the shards had taken that a fold removes is shown as consumed all the same, after any number
+/// of splits and folds. The counter that use is counted by stays where it was.
+#[tokio::test]
+async fn a_fold_forgets_no_consumption() {
+    let hot = Hot::new(&["rpm:1000000/hour", "tpm:1000000/hour"]).await;
+    let store = hot.process().await;
+    let mut taken = 0;
+    for round in 1..=3 {
+        for amount in [7, 11, 13] {
+            Hot::granted(hot.ask(&store, &[amount, 1]).await);
+            taken += amount;
+        }
+        hot.split_into(4).await;
+        for _ in 0..40 {
+            Hot::granted(hot.ask(&store, &[3, 0]).await);
+            taken += 3;
+        }
+        let counted = number(&hot.shard(0), "b_rpm_tc");
+        assert!(counted < i64::try_from(taken).unwrap() * 1_000, "others have taken, too");
+        assert!(hot.fold().await, "round {round}");
+        assert_eq!(hot.shards().len(), 1);
+        assert_eq!(number(&hot.shard(0), "b_rpm_tc"), counted, "the stream tells of no use");
+        let view = store.buckets(&hot.entity, &PageRequest::first(10)).await.unwrap();
+        let consumed: Vec<Milli> =
+            view.items[0].state.limits().iter().map(|limit| limit.consumed).collect();
+        assert_eq!(consumed, [Milli(i64::try_from(taken).unwrap() * 1_000), Milli(round * 3_000)]);
+    }
+}
+
 #[tokio::test]
 async fn a_reset_fills_every_shard() {
     let hot = Hot::new(&["rpm:1000/hour"]).await;

@@ -3,7 +3,7 @@
 use super::*;
 use zae_limiter_core::Wait;
 use zae_limiter_dynamodb::bucket::write::Shape;
-use zae_limiter_dynamodb::table::Write;
+use zae_limiter_dynamodb::table::{Write, number as attribute};
 use zae_limiter_testkit::table::{Asked, Fate, Faults};
 
 /// Four processes take while the bucket is split five times. The Python package makes new shards
@@ -264,6 +264,43 @@ async fn a_shard_that_its_donor_does_not_know_of_stops_no_gather() {
     };
     assert!((300_000..=300_066).contains(&left.reports[0].balance.0));
     assert_eq!(number(&hot.shard(3), "b_tpm_tk"), 200_000, "nobody has asked it");
+}
+
+/// The Python package doubles a bucket that we have split, and makes one of the new shards: full, and
+/// without our stamps. That shard belongs to the bucket: takes above a share still pass, a refusal
+/// is one and not a contention, and the bucket is folded.
+#[tokio::test]
+async fn a_shard_that_python_made_stops_no_gather() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[100]).await);
+    hot.split_into(2).await;
+    for shard in [0, 1] {
+        let mut item = hot.shard(shard);
+        item.insert("shard_count".to_owned(), attribute(4));
+        hot.rig.table.insert(&item);
+    }
+    let mut made = hot.shard(0);
+    for ours in ["er", "ca", "lw", "sp", "tx", "un", "wx", "rmf", "b_rpm_rm"] {
+        made.remove(ours);
+    }
+    let pk = made["PK"].as_s().unwrap().replace("#gpt-4#0", "#gpt-4#2");
+    made.insert("PK".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(pk));
+    made.insert("b_rpm_tk".to_owned(), attribute(250_000));
+    made.insert("b_rpm_tc".to_owned(), attribute(0));
+    hot.rig.table.insert(&made);
+    assert_eq!(hot.upkeep().level(&hot.name()).await.unwrap(), 1, "shard 3, of shard 1");
+    // What the shards have of their quarters: shard 3 has what shard 1 had beyond its own.
+    let grant = Hot::granted(hot.ask(&store, &[600]).await);
+    assert!(places(&grant).len() > 1, "no shard has so much");
+    hot.advance(300);
+    let refused = hot.ask(&store, &[351]).await.unwrap();
+    assert!(matches!(refused, ConsumeOutcome::Refused(_)), "{refused:?}");
+    let (granted, refused) = hot.drain(&store).await;
+    assert!((349..=351).contains(&granted), "{granted}");
+    assert!(matches!(refused, ConsumeOutcome::Refused(_)), "{refused:?}");
+    assert!(hot.fold().await);
+    assert_eq!(hot.shards().len(), 1);
 }
 
 /// `docs/dynamodb.md`: shards need no permission that a take does not have anyway.

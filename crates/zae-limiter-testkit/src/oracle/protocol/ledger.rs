@@ -418,6 +418,7 @@ impl Landing<'_> {
             consumed: was.consumed + milli,
             remainder,
             gap: found.gap,
+            folded: was.folded,
         }
     }
 
@@ -506,9 +507,13 @@ impl Landing<'_> {
     /// A take is held to the limits its caller knows: no more than they allow is ever granted.
     fn check_limits(&self) -> Result<(), Broken> {
         let Some(limits) = self.limits.filter(|_| takes(self.writer)) else { return Ok(()) };
+        let amounts = self.amounts();
         let differs = |limit: &&Limit| {
             let declared = self.asked.iter().any(|asked| asked.contains_key(limit.name().as_str()));
+            // Somebody may have changed, on this shard, a limit that another leg takes from.
+            let is_taken = !self.is_leg || amounts.contains_key(limit.name().as_str());
             declared
+                && is_taken
                 && self
                     .after
                     .limits

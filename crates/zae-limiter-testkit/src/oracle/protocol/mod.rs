@@ -121,6 +121,15 @@ pub struct Shards {
     pub deleted: u64,
     /// Counts that a foreign writer has raised.
     pub raised: u64,
+    /// Writes that lost, and took one of several shards for the only one: their sender knew the
+    /// bucket from before its split, or not at all.
+    pub taken_for_one: u64,
+    /// Writes that lost, and had pinned another count of several shards than there was.
+    pub other_count: u64,
+    /// Writes that lost, and had pinned the count that there was, but an earlier era.
+    pub other_era: u64,
+    /// Writes that lost because a fold had taken their shard away.
+    pub taken_away: u64,
 }
 
 /// How often what happened to the stream of the table.

@@ -24,6 +24,8 @@ pub(crate) struct StoredLimit {
     /// Remainder in `1/period` of a millitoken; 0 if it belongs to another `rf`.
     pub(crate) remainder: i128,
     pub(crate) gap: i128,
+    /// What the shards had counted that folds have removed.
+    pub(crate) folded: i128,
 }
 
 impl StoredLimit {
@@ -95,6 +97,7 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
                 consumed: needed("tc")?,
                 remainder,
                 gap,
+                folded: fields.get("fu").copied().unwrap_or(0),
             },
         );
     }

@@ -9,7 +9,7 @@ use zae_limiter_dynamodb::constants::{CLOCK_OFF_MAX_MS, CREATE_TRUST, WCU_PER_WR
 use zae_limiter_dynamodb::table::{Item, Write};
 use zae_limiter_store::{Clock, LimitsInForce};
 
-use super::shards::{bucket_and_shard, moves};
+use super::shards::{bucket_and_shard, moves, note_stale};
 use super::tap::Sent;
 use super::{Knowledge, Scene, Skew, events, stream};
 use crate::oracle::Broken;
@@ -60,6 +60,7 @@ impl Scene {
         call.changes.iter().for_each(|change| known.configured.note(change, state.elapsed));
         if let Some(id) = id {
             self.note_gathered(&mut known, id, (call, sent));
+            note_stale(&mut known, call);
         }
         let legs = writes(call);
         let what = || match call.client {

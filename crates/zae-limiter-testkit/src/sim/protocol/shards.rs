@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use zae_limiter_dynamodb::bucket::write::BucketWrite;
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Pin as Pinned, Shape};
 use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::{SHARE_MIN_MILLI, WCU_NEEDED_MILLI};
 use zae_limiter_dynamodb::table::{
-    Action, Comparison, Condition, Item, Key, Put, Table, Update, compare, number,
+    Action, Comparison, Condition, Item, Key, Put, Table, Update, Write, compare, number,
 };
 use zae_limiter_store::Clock;
 
@@ -23,12 +23,12 @@ use crate::oracle::protocol::ideal::IdealBucket;
 use crate::oracle::protocol::instant::Instant;
 use crate::oracle::protocol::ledger::Amounts;
 use crate::oracle::protocol::moves::{Parted, check_fold};
-use crate::oracle::protocol::share::SHARDS_MAX;
+use crate::oracle::protocol::share::{Place, SHARDS_MAX};
 use crate::oracle::protocol::stored::{self, Stored};
 use crate::oracle::protocol::whole::{Leaves, Whole, tree};
 use crate::oracle::protocol::writer::{place, takes};
 use crate::rng::Rng;
-use crate::table::Change;
+use crate::table::{Call, Change, Fate, Request, Told};
 
 /// Of a hundred moments, those at which somebody begins to split or to fold.
 const BEGINS: u64 = 45;
@@ -419,28 +419,45 @@ impl Scene {
         format!("a stranger doubles {count} shards of {}: {}", update.key.pk, answer.is_ok())
     }
 
-    /// As the Python package makes a shard that it does not find, although nobody gave it a part.
+    /// As the Python package makes a shard that it does not find, although nobody gave it a part: one
+    /// that is missing, or one that belongs to no bucket. It has none of our stamps.
     pub(super) fn foreign_shard(&self, rng: &mut Rng) -> String {
-        let Some((key, found)) = self.some_shard(rng, |_| true) else {
-            return "no bucket".to_owned();
+        let missing = self.missing_shard(rng).filter(|_| rng.chance(70));
+        let other = || {
+            let (key, found) = self.some_shard(rng, |_| true)?;
+            Some((key, found.place.child()))
         };
+        let Some((key, place)) = missing.or_else(other) else { return "no bucket".to_owned() };
         let Some(mut item) = self.table.get(&key) else { return "no bucket".to_owned() };
         let Some((bucket, _)) = bucket_and_shard(&key.pk) else { return "no bucket".to_owned() };
-        let pk = format!("{bucket}#{}", found.place.shard + found.place.count);
+        let pk = format!("{bucket}#{}", place.shard);
         item.insert("PK".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(pk.clone()));
-        item.insert("shard_count".to_owned(), number(2 * found.place.count));
-        item.remove("ttl");
+        item.insert("shard_count".to_owned(), number(place.count));
+        for ours in ["ttl", "ca", "er", "fv", "ln", "lw", "pin", "rmf", "sp", "tx", "un", "wx"] {
+            item.remove(ours);
+        }
         let put = Put { item, conditions: vec![Condition::Absent("PK".into())] };
         let answer = finish(self.table.client(events::FOREIGN).put(&put));
         format!("a stranger makes {pk}: {}", answer.is_ok())
     }
 
+    /// A shard that its donor says should be there, and is not; the donor's key.
+    fn missing_shard(&self, rng: &mut Rng) -> Option<(Key, Place)> {
+        let known = self.lock();
+        let mut found: Vec<(Key, Place)> = Vec::new();
+        for (bucket, leaves) in &known.leaves {
+            let missing = tree(leaves).into_iter().filter(|(place, like)| *place != like.place);
+            found.extend(missing.map(|(place, like)| {
+                let pk = format!("{bucket}#{}", like.place.shard);
+                (Key { pk, sk: "#STATE".into() }, place)
+            }));
+        }
+        let place = rng.index(found.len());
+        (!found.is_empty()).then(|| found.swap_remove(place))
+    }
+
     /// A shard that can be split.
-    fn some_shard(
-        &self,
-        rng: &mut Rng,
-        wanted: impl Fn(&crate::oracle::protocol::share::Place) -> bool,
-    ) -> Option<(Key, Stored)> {
+    fn some_shard(&self, rng: &mut Rng, wanted: impl Fn(&Place) -> bool) -> Option<(Key, Stored)> {
         let known = self.lock();
         let mut found: Vec<(Key, Stored)> = Vec::new();
         for (bucket, leaves) in &known.leaves {
@@ -454,6 +471,54 @@ impl Scene {
         }
         let place = rng.index(found.len());
         (!found.is_empty()).then(|| found.swap_remove(place))
+    }
+}
+
+/// Counts the writes of a call that lost, and whose sender knew an older tree: the item has another
+/// count or another era than was pinned, or a fold has taken it away. Splits that lose a race are
+/// not counted.
+pub(super) fn note_stale(known: &mut Knowledge, call: &Call) {
+    let is_decided = match call.told {
+        Told::Condition => true,
+        // Without a look at the table, a fault has named a leg.
+        Told::Canceled => call.fate == Fate::Pass,
+        _ => false,
+    };
+    let writes: Vec<&BucketWrite> = match &call.request {
+        Request::Bucket(write) if is_decided => vec![write],
+        Request::Transact(writes, _) if is_decided => {
+            let legs = writes.iter().filter_map(|write| match write {
+                Write::Bucket(write) => Some(&**write),
+                _ => None,
+            });
+            legs.collect()
+        }
+        _ => return,
+    };
+    let Knowledge { leaves, coverage, .. } = known;
+    let counts = &mut coverage.shards;
+    for write in writes.into_iter().filter(|write| !moves(write.writer())) {
+        let Shape::Change(change) = &write.shape else { continue };
+        let pins = &change.pins;
+        let Some((bucket, shard)) = bucket_and_shard(&write.key.pk) else { continue };
+        let (Some(leaves), Some(count)) = (leaves.get(bucket), pins.shard_count) else {
+            continue;
+        };
+        let is_other_era = |era: i64| match pins.era {
+            Pinned::Any => false,
+            Pinned::Absent => era != 0,
+            Pinned::Is(pinned) => pinned != era,
+        };
+        match (leaves.get(&shard), leaves.get(&0)) {
+            (Some(found), _) if found.place.count != count => match count {
+                1 => counts.taken_for_one += 1,
+                _ => counts.other_count += 1,
+            },
+            (Some(found), _) => counts.other_era += u64::from(is_other_era(found.place.era)),
+            // A fold leaves its mark on shard 0; a shard may also never have been there.
+            (None, Some(root)) => counts.taken_away += u64::from(is_other_era(root.place.era)),
+            (None, None) => {}
+        }
     }
 }
 
