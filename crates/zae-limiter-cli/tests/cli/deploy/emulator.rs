@@ -50,9 +50,11 @@ fn sandbox(stack: &str) -> Option<(Sandbox, Aws)> {
 /// What a line prints, as JSON; it must succeed.
 #[track_caller]
 fn json(sandbox: &Sandbox, line: &str) -> Value {
-    let (exit, json) = sandbox.raw(&format!("{line} --output json"));
-    assert_eq!(exit, 0, "{line}: {json}");
-    serde_json::from_str(&json).unwrap_or_else(|error| panic!("{line}: {error}: {json}"))
+    let words: Vec<&str> = line.split_whitespace().chain(["--output", "json"]).collect();
+    let output = sandbox.command(&words).output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{line}: {error}: {said}"))
 }
 
 /// Runs words and kills the program with SIGKILL as soon as it says `step`.

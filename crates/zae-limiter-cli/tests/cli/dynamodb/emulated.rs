@@ -1,7 +1,7 @@
 //! An emulator of AWS on this machine, which is not the local engine: nobody is told to start that
 //! in its place.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::Builder;
 
@@ -34,7 +34,8 @@ fn pass(mut client: TcpStream, engine: &str) -> std::io::Result<()> {
     let mut first = [0; 10];
     let asked = client.peek(&mut first)?;
     if first[..asked].starts_with(b"GET /_zae") {
-        let _ = client.read(&mut [0; 1_024])?;
+        let mut head = BufReader::new(&client).lines();
+        while head.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}");
     }
     let mut server = TcpStream::connect(engine)?;

@@ -436,6 +436,8 @@ impl Scene {
         for ours in ["ttl", "ca", "er", "fv", "ln", "lw", "pin", "rmf", "sp", "tx", "un", "wx"] {
             item.remove(ours);
         }
+        let is_ours = |name: &str| ["_fu", "_gp", "_rm"].iter().any(|end| name.ends_with(end));
+        item.retain(|name, _| !is_ours(name));
         let put = Put { item, conditions: vec![Condition::Absent("PK".into())] };
         let answer = finish(self.table.client(events::FOREIGN).put(&put));
         format!("a stranger makes {pk}: {}", answer.is_ok())
