@@ -187,7 +187,8 @@ pub async fn export(limiter: &RateLimiter) -> Result<Manifest, Error> {
 pub struct Export {
     /// What a manifest can say.
     pub manifest: Manifest,
-    /// The levels that have a cascade policy ([`LevelConfig::cascade`]), which no manifest can have.
+    /// The levels that have a cascade policy ([`LevelConfig::cascade`]), which no manifest can
+    /// have.
     pub cascade_policies: Vec<Place>,
 }
 

@@ -111,6 +111,28 @@ impl Managed {
         both
     }
 
+    /// What both manage.
+    pub(crate) fn within(&self, other: &Managed) -> Managed {
+        let both = |(place, marks): (&Place, &Marks)| {
+            let marks = marks.both(*other.places.get(place)?);
+            (marks != Marks::default()).then(|| (place.clone(), marks))
+        };
+        Managed { places: self.places.iter().filter_map(both).collect(), ..Managed::default() }
+    }
+
+    /// Manages it no more: the `limits`, the `flag` or the `entity` of a place.
+    pub(crate) fn forget(&mut self, place: &Place, what: &str) {
+        let Some(marks) = self.places.get_mut(place) else { return };
+        match what {
+            "limits" => marks.limits = false,
+            "flag" => marks.flag = false,
+            _ => marks.entity = false,
+        }
+        if *marks == Marks::default() {
+            self.places.remove(place);
+        }
+    }
+
     /// Whether both manage the same.
     pub(crate) fn is_same(&self, other: &Managed) -> bool {
         self.places == other.places

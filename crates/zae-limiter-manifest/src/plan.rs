@@ -9,7 +9,7 @@ use zae_limiter::domain::CHAIN_MAX;
 use zae_limiter::{Entity, EntityId, Flag, LevelConfig, Limit, OnUnavailable};
 
 use crate::live::Live;
-use crate::managed::{Managed, Marks};
+use crate::managed::Managed;
 use crate::manifest::{EntitySpec, Manifest, Place};
 use crate::mark::Mark;
 use crate::read::Problem;
@@ -299,29 +299,14 @@ impl Plan {
         Ok(Plan { changes, kept, unchanged, before: live.managed.clone(), after, asked })
     }
 
-    /// Leaves what the store has as it is, for a copy that overwrites nothing: only what is missing
-    /// is added, the rest is kept. Managed is then what was managed here, and what the source has
-    /// managed, as far as the store has it from there or has the same: what it keeps otherwise was
-    /// made by hand, and no file may take it away.
+    /// For a copy that overwrites nothing: only what is missing is added. Managed is then what was
+    /// managed here, and what the source has managed, but for what the store keeps otherwise.
     #[must_use]
     pub fn only_missing(mut self, managed: &Managed) -> Plan {
         let is_missing = |change: &Change| change.sign() == Sign::Add;
-        let (missing, others) = self.changes.into_iter().partition(is_missing);
-        self.changes = missing;
-        self.kept = others;
-        let mut copied = Managed::of(&self.asked.manifest);
-        for (place, marks) in &mut copied.places {
-            *marks = marks.both(managed.places.get(place).copied().unwrap_or_default());
-        }
-        for change in &self.kept {
-            let Some(marks) = copied.places.get_mut(&change.place()) else { continue };
-            match change {
-                Change::Limits { .. } => marks.limits = false,
-                Change::Flag { .. } => marks.flag = false,
-                _ => marks.entity = false,
-            }
-        }
-        copied.places.retain(|_, marks| *marks != Marks::default());
+        (self.changes, self.kept) = self.changes.into_iter().partition(is_missing);
+        let mut copied = managed.within(&Managed::of(&self.asked.manifest));
+        self.kept.iter().for_each(|change| copied.forget(&change.place(), change.what()));
         self.after = self.before.with(&copied);
         Arc::make_mut(&mut self.asked).beside = Some(managed.clone());
         self

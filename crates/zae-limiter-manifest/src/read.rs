@@ -475,8 +475,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A name. A number is a name too where its rule allows it and its digits stand in the file: not
-    /// 0x1F, which YAML takes for 31.
+    /// A name. A number is a name too where its rule allows it and its digits stand in the file:
+    /// not 0x1F, which YAML takes for 31.
     fn name<N: FromStr>(&mut self, node: &Node) -> Option<N>
     where
         N::Err: fmt::Display,

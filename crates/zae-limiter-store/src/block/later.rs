@@ -125,8 +125,8 @@ impl Shared {
         places.values().cloned().collect()
     }
 
-    /// The time by now, for what had to wait: what refill has reached meanwhile is neither spent nor
-    /// given back.
+    /// The time by now, for what had to wait: what refill has reached meanwhile is neither spent
+    /// nor given back.
     pub(super) fn at_least(&self, then: TimeMs) -> TimeMs {
         self.clock.as_ref().map_or(then, |clock| clock.now().max(then))
     }

@@ -25,7 +25,8 @@ pub type MigrationProgress = Arc<dyn Fn(&Migrated) + Send + Sync>;
 pub struct Migration {
     /// Why, for the audit log of the target.
     pub reason: Option<String>,
-    /// Only says what would be copied. What the target's retention would leave out is not looked at.
+    /// Only says what would be copied. What the target's retention would leave out is not looked
+    /// at.
     pub dry_run: bool,
     /// For a dry run before the namespace of the target is there: the target is another namespace
     /// of the same store then, and is asked only what the store can do.

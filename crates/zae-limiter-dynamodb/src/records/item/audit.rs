@@ -25,6 +25,7 @@ const BUCKETS: &str = "buckets";
 const CONFIGS: &str = "configs";
 const RECORDS: &str = "records";
 const LIMITS: &str = "limits";
+const REASON: &str = "reason";
 
 /// The details of an event as stored.
 pub(crate) type Details = HashMap<String, AttributeValue>;
@@ -63,7 +64,11 @@ pub(crate) fn audit_item(
         optional_text(change.principal.as_ref().map(|principal| principal.as_str())),
     );
     put(&mut item, attr::RESOURCE, optional_text(event.resource));
-    put(&mut item, DETAILS, AttributeValue::M(event.details));
+    let mut details = event.details;
+    if let Some(reason) = &change.reason {
+        details.entry(REASON.to_owned()).or_insert_with(|| text(reason.as_ref()));
+    }
+    put(&mut item, DETAILS, AttributeValue::M(details));
     if let Some(version) = event.version {
         put(&mut item, super::config::CONFIG_VERSION, number(super::stored_version(version)));
     }

@@ -32,8 +32,8 @@ async fn listings_and_peeks_sum_the_shards() {
     assert!(matches!(hot.peek(&store, &[910]).await, ConsumeOutcome::Refused(_)));
 }
 
-/// What the shards had taken that a fold removes is shown as consumed all the same, after any number
-/// of splits and folds. The counter that use is counted by stays where it was.
+/// What the shards had taken that a fold removes is shown as consumed all the same, after any
+/// number of splits and folds. The counter that use is counted by stays where it was.
 #[tokio::test]
 async fn a_fold_forgets_no_consumption() {
     let hot = Hot::new(&["rpm:1000000/hour", "tpm:1000000/hour"]).await;

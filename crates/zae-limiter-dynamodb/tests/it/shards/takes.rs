@@ -266,9 +266,9 @@ async fn a_shard_that_its_donor_does_not_know_of_stops_no_gather() {
     assert_eq!(number(&hot.shard(3), "b_tpm_tk"), 200_000, "nobody has asked it");
 }
 
-/// The Python package doubles a bucket that we have split, and makes one of the new shards: full, and
-/// without our stamps. That shard belongs to the bucket: takes above a share still pass, a refusal
-/// is one and not a contention, and the bucket is folded.
+/// The Python package doubles a bucket that we have split, and makes one of the new shards: full,
+/// and without our stamps. That shard belongs to the bucket: takes above a share still pass, a
+/// refusal is one and not a contention, and the bucket is folded.
 #[tokio::test]
 async fn a_shard_that_python_made_stops_no_gather() {
     let hot = Hot::new(&["rpm:1000/hour"]).await;

@@ -419,8 +419,8 @@ impl Scene {
         format!("a stranger doubles {count} shards of {}: {}", update.key.pk, answer.is_ok())
     }
 
-    /// As the Python package makes a shard that it does not find, although nobody gave it a part: one
-    /// that is missing, or one that belongs to no bucket. It has none of our stamps.
+    /// As the Python package makes a shard that it does not find, although nobody gave it a part:
+    /// one that is missing, or one that belongs to no bucket. It has none of our stamps.
     pub(super) fn foreign_shard(&self, rng: &mut Rng) -> String {
         let missing = self.missing_shard(rng).filter(|_| rng.chance(70));
         let other = || {
